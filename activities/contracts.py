@@ -1,0 +1,206 @@
+"""Names and shapes that workflows, activities and the relay agree on.
+
+Workflows import this module and nothing else from `activities`, so replaying a
+workflow never loads SQLAlchemy or a cloud SDK. Only ids and counts travel.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from temporalio import activity
+from temporalio.common import SearchAttributeKey
+
+TASK_QUEUE: Final = "forgeyard"
+
+ATTEMPT_LEASE: Final = "AttemptLease"
+SCHEDULER_LOOP: Final = "SchedulerLoop"
+SCHEDULING_CYCLE: Final = "SchedulingCycle"
+UPKEEP: Final = "Upkeep"
+
+WAKE: Final = "wake"
+ATTEMPT_EVENT: Final = "event"
+
+KIND: Final = SearchAttributeKey.for_keyword("FyKind")
+STATE: Final = SearchAttributeKey.for_keyword("FyState")
+JOB: Final = SearchAttributeKey.for_keyword("FyJob")
+RUNNER: Final = SearchAttributeKey.for_keyword("FyRunner")
+SEARCH_ATTRIBUTES: Final = (KIND, STATE, JOB, RUNNER)
+
+
+def attempt_workflow_id(job_id: str, number: int) -> str:
+    """Name the workflow of one attempt."""
+    return f"attempt/{job_id}/{number}"
+
+
+def loop_workflow_id(partition: str) -> str:
+    """Name the scheduler loop of a partition."""
+    return f"scheduler/{partition}"
+
+
+def cycle_workflow_id(partition: str, number: int) -> str:
+    """Name one cycle of a loop; the number repeats after a reset, so never use it as a key."""
+    return f"scheduler/{partition}/cycle/{number}"
+
+
+def upkeep_workflow_id(partition: str) -> str:
+    """Name the upkeep of a partition."""
+    return f"upkeep/{partition}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partition:
+    """A scheduling domain."""
+
+    partition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """Something changed that could let a job be placed; the newest generation counts."""
+
+    generation: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CyclePlan:
+    """What a plan found and decided; the decisions themselves stay in SQL under `cycle_id`."""
+
+    cycle_id: int
+    eligible: int
+    runners: int
+    planned: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """A planned cycle."""
+
+    cycle_id: int
+    partition: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleCommit:
+    """How many decisions became leases, and how many jobs are still waiting."""
+
+    granted: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleSummary:
+    """What a cycle achieved, for the loop and for the reader of the UI."""
+
+    cycle_id: int
+    eligible: int
+    planned: int
+    granted: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relayed:
+    """How many events a relay delivered."""
+
+    delivered: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptStart:
+    """Whom an AttemptLease is about; everything that changes is read from SQL."""
+
+    attempt_id: str
+    job_id: str
+    number: int
+    job_name: str
+    run_name: str
+    runner_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEvent:
+    """A fact about an attempt; duplicates are recognised by `event_id`."""
+
+    event_id: str
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One attempt."""
+
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """An attempt as SQL has it now; in `backstop_ms` its last deadline will have passed."""
+
+    state: str
+    ended: bool
+    settled: bool
+    backstop_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What settling decided: the states of attempt and job afterwards, in one readable line."""
+
+    attempt_state: str
+    job_state: str
+    decision: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepSummary:
+    """What one sweep did, by kind of deadline."""
+
+    expired: int
+    due: int
+    settled: int
+    relayed: int
+    repaired: int
+    alert: str = ""
+
+
+@activity.defn(name="cycle.plan")
+def plan_cycle(request: Partition) -> CyclePlan:
+    """Decide placements from a snapshot and store them."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="cycle.commit")
+def commit_cycle(request: Cycle) -> CycleCommit:
+    """Turn the stored decisions into leases."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="outbox.relay")
+async def relay_outbox(request: Partition) -> Relayed:
+    """Send undelivered events to their workflows."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="attempt.read")
+def read_attempt(request: Attempt) -> AttemptView:
+    """Read an attempt, applying any of its deadlines that has passed."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="attempt.settle")
+def settle_attempt(request: Attempt) -> Settled:
+    """Confirm how an attempt ended and decide on another try."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="upkeep.sweep")
+def sweep(request: Partition) -> SweepSummary:
+    """Enforce every deadline that has passed and repair what crashes left behind."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="upkeep.ensure_loop")
+async def ensure_loop(request: Partition) -> bool:
+    """Start the scheduler loop unless it lives; tell whether it had to."""
+    raise NotImplementedError(request)

@@ -1,0 +1,177 @@
+"""The configuration tree: read once by a composition root, handed on by group.
+
+Sources, strongest first: arguments, `FORGEYARD_*` environment variables (`__` between group and
+key), the TOML file. An unknown key is an error.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from forgeyard.errors import InvalidRequest
+from forgeyard.model.capability import Toolchain, TrustClass
+from forgeyard.model.units import GIB, MIB
+
+
+class Group(BaseModel):
+    """A group of settings; frozen, and strict about names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TemporalConfig(Group):
+    """Where Temporal is."""
+
+    address: str = "127.0.0.1:7233"
+    namespace: str = "default"
+    ui_url: str = "http://127.0.0.1:8233"
+
+
+class StoreConfig(Group):
+    """Where truth lives."""
+
+    url: str = ""
+    """SQLAlchemy URL; empty means `DATA_DIR/forgeyard.db`."""
+    pool: int = Field(default=8, ge=1, le=200)
+    busy_timeout_ms: int = Field(default=10_000, ge=0)
+    statement_timeout_ms: int = Field(default=5_000, ge=0)
+    lock_timeout_ms: int = Field(default=4_000, ge=0)
+
+
+class ApiConfig(Group):
+    """Two listeners: people and agents."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65_535)
+    agent_host: str = "127.0.0.1"
+    agent_port: int = Field(default=8701, ge=0, le=65_535)
+    poll_ms: int = Field(default=100, ge=10)
+    long_poll_s: float = Field(default=20.0, gt=0)
+
+
+class LimitsConfig(Group):
+    """Bounds on everything that comes from outside, in bytes unless named otherwise."""
+
+    request_body: int = MIB
+    source: int = 512 * MIB
+    output: int = 1 * GIB
+    log_per_attempt: int = 16 * MIB
+    jobs_per_run: int = 1_000
+
+
+class RetentionConfig(Group):
+    """How long finished work is kept, in hours."""
+
+    logs_h: int = Field(default=24 * 14, ge=1)
+    artifacts_h: int = Field(default=24 * 14, ge=1)
+
+
+class AgentConfig(Group):
+    """What an operator grants to jobs on a host."""
+
+    name: str = ""
+    """Empty means the host's name."""
+    jobs: int = Field(default=4, ge=1, le=256)
+    work_dir: str = ""
+    trust: TrustClass = TrustClass.TRUSTED_INTERNAL
+    labels: Mapping[str, str] = {}
+    path: str = "/usr/local/bin:/usr/bin:/bin"
+    """The only PATH that jobs see, after their toolchains'."""
+    pass_env: tuple[str, ...] = ("LANG", "LC_ALL", "TZ")
+    toolchains: tuple["ToolchainConfig", ...] = ()
+    secrets_file: str = ""
+    """A 0600 file of NAME=value lines that jobs on this host may name."""
+    headroom_cpu: str = "0"
+    headroom_memory: str = "256Mi"
+    headroom_disk: str = "1Gi"
+    drain_timeout_s: float = Field(default=600.0, ge=0)
+
+
+class ToolchainConfig(Group):
+    """A tool directory to offer: `bin` is put first on the PATH of jobs that require it."""
+
+    name: str
+    version: str
+    bin: str
+
+    def toolchain(self) -> Toolchain:
+        """Describe it as a capability."""
+        return Toolchain(name=self.name, version=self.version)
+
+
+class Config(BaseSettings):
+    """The whole tree."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="FORGEYARD_", env_nested_delimiter="__", frozen=True, extra="forbid"
+    )
+
+    data_dir: Path = Path(".forgeyard")
+    partition: str = "default"
+    log_level: str = "INFO"
+    temporal: TemporalConfig = TemporalConfig()
+    store: StoreConfig = StoreConfig()
+    api: ApiConfig = ApiConfig()
+    limits: LimitsConfig = LimitsConfig()
+    retention: RetentionConfig = RetentionConfig()
+    agent: AgentConfig = AgentConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments beat the environment, which beats the file."""
+        file = os.environ.get("FORGEYARD_CONFIG")
+        toml = TomlConfigSettingsSource(settings_cls, Path(file)) if file else None
+        return (init_settings, env_settings, *((toml,) if toml else ()))
+
+    def database_url(self) -> str:
+        """Tell where the store is, filling in the embedded default."""
+        return self.store.url or f"sqlite:///{self.data_dir.resolve() / 'forgeyard.db'}"
+
+    def token_path(self) -> Path:
+        """Tell where the API token lies."""
+        return self.data_dir / "token"
+
+    def blob_dir(self) -> Path:
+        """Tell where blobs lie."""
+        return self.data_dir / "blobs"
+
+
+def load(**overrides: object) -> Config:
+    """Read the configuration.
+
+    Raises:
+        InvalidRequest: naming the first setting that is unknown or out of range.
+    """
+    try:
+        return Config.model_validate(overrides)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise InvalidRequest(
+            f"configuration: {name}: {first['msg']}", field=name, value=first.get("input")
+        ) from error
+
+
+def environment(names: tuple[str, ...]) -> dict[str, str]:
+    """Read the named environment variables that are set: the allow-list, never the rest."""
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def child_environment(**extra: str) -> dict[str, str]:
+    """Give our own child processes (never jobs) this process's environment and `extra`."""
+    return {**os.environ, **extra}

@@ -1,0 +1,14 @@
+"""The one place where randomness enters; everybody else takes a `random.Random` as an argument."""
+
+import random
+import secrets
+
+
+def system() -> random.Random:
+    """Return a generator fed by the operating system, fit for identifiers."""
+    return random.SystemRandom()
+
+
+def token() -> str:
+    """Make a secret of 256 bits, safe in a URL."""
+    return secrets.token_urlsafe(32)

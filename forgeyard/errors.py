@@ -1,0 +1,217 @@
+"""Every error that crosses a Forgeyard boundary, and what a caller may do about it.
+
+* ForgeyardError
+  - Rejected       the request is wrong; retrying unchanged cannot help
+  - Conflict       somebody else won; re-read and decide again
+  - Unavailable    a dependency is down; back off and retry
+  - Ambiguous      an effect may have happened; inspect before retrying
+  - Corrupt        an invariant is broken; stop and page a human
+
+A subclass fixes `code` (stable, part of the API), the HTTP status and the command line's exit code.
+"""
+
+from typing import ClassVar
+
+
+class ForgeyardError(Exception):
+    """Base of all errors that Forgeyard raises on purpose.
+
+    `field` names what was wrong, `value` what was given (shortened), `allowed` what would do.
+    """
+
+    code: ClassVar[str] = "forgeyard.error"
+    status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 70
+    retryable: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        value: object = None,
+        allowed: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.value = None if value is None else shortened(value)
+        self.allowed = allowed
+
+
+def shortened(value: object, limit: int = 120) -> str:
+    """Print a value for an error message, never longer than `limit` characters."""
+    text = str(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+class Rejected(ForgeyardError):
+    """The request is wrong; sending it again unchanged cannot help."""
+
+    code = "forgeyard.rejected"
+    status = 422
+    exit_code = 2
+
+
+class InvalidRequirements(Rejected):
+    """A job asks for something that can never be satisfied as written."""
+
+    code = "requirements.invalid"
+
+
+class InvalidQuantity(Rejected):
+    """A quantity such as `500m` or `0.5Gi` could not be read."""
+
+    code = "quantity.invalid"
+
+
+class InvalidRunFile(Rejected):
+    """A run file is malformed; carries where. Lines and columns count from 1."""
+
+    code = "runfile.invalid"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str | None = None,
+        value: object = None,
+        allowed: str | None = None,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+    ) -> None:
+        super().__init__(message, field=field, value=value, allowed=allowed)
+        self.file = file
+        self.line = line
+        self.column = column
+
+
+class InvalidRequest(Rejected):
+    """A request does not have the promised shape."""
+
+    code = "request.invalid"
+
+
+class TooLarge(Rejected):
+    """Something from outside exceeds its limit."""
+
+    code = "request.too_large"
+    status = 413
+
+
+class WrongDigest(Rejected):
+    """Bytes do not hash to the digest that was promised for them."""
+
+    code = "blob.wrong_digest"
+
+
+class UnsafePath(Rejected):
+    """A path would leave the directory it belongs to."""
+
+    code = "path.unsafe"
+
+
+class IdempotencyMismatch(Rejected):
+    """An idempotency key was used before with another body."""
+
+    code = "idempotency.mismatch"
+
+
+class NotFound(Rejected):
+    """Nothing has this name or id."""
+
+    code = "forgeyard.not_found"
+    status = 404
+    exit_code = 3
+
+
+class Unauthenticated(Rejected):
+    """No valid credentials came with the request."""
+
+    code = "auth.unauthenticated"
+    status = 401
+    exit_code = 5
+
+
+class Forbidden(Rejected):
+    """The caller is known but may not do this."""
+
+    code = "auth.forbidden"
+    status = 403
+    exit_code = 5
+
+
+class TenantQuotaExceeded(Rejected):
+    """The tenant's quota does not allow this."""
+
+    code = "quota.tenant_exceeded"
+    status = 403
+    exit_code = 5
+
+
+class Conflict(ForgeyardError):
+    """Somebody else changed the row first; re-read it and decide again."""
+
+    code = "forgeyard.conflict"
+    status = 409
+    exit_code = 4
+
+
+class StaleRejected(Conflict):
+    """The lease or session is no longer the valid one; nothing was changed."""
+
+    code = "lease.stale"
+
+
+class AlreadyLeased(Conflict):
+    """Another scheduler leased the job first."""
+
+    code = "lease.already_leased"
+
+
+class Unavailable(ForgeyardError):
+    """A dependency is down; back off and retry."""
+
+    code = "forgeyard.unavailable"
+    status = 503
+    exit_code = 7
+    retryable = True
+
+
+class StoreUnavailable(Unavailable):
+    """The database does not answer."""
+
+    code = "store.unavailable"
+
+
+class PortTaken(Unavailable):
+    """Another program listens on a port we need."""
+
+    code = "standalone.port_taken"
+
+
+class Ambiguous(ForgeyardError):
+    """An external effect may or may not have happened; inspect before retrying."""
+
+    code = "forgeyard.ambiguous"
+    status = 202
+    exit_code = 7
+
+
+class Corrupt(ForgeyardError):
+    """An invariant is broken; stop and page a human."""
+
+    code = "forgeyard.corrupt"
+
+
+class AccountingCorrupt(Corrupt):
+    """Reservations and leases disagree."""
+
+    code = "accounting.corrupt"
+
+
+class IllegalTransition(Corrupt):
+    """Code asked for a change of state that no transition table allows."""
+
+    code = "transition.illegal"

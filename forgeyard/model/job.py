@@ -1,0 +1,113 @@
+"""What a job is before anybody runs it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from forgeyard.model.capability import Requirements
+from forgeyard.model.units import Bytes, MilliCpu, Millis, Resources
+
+
+class FailureClass(StrEnum):
+    """Who is to blame, which decides whether trying again can help."""
+
+    USER_COMMAND = "user_command"
+    TEST_FAILURE = "test_failure"
+    COMPILE_FAILURE = "compile_failure"
+    INFRASTRUCTURE = "infrastructure"
+    RUNNER_LOST = "runner_lost"
+    INPUT_FETCH = "input_fetch"
+    OUTPUT_UPLOAD = "output_upload"
+    SANDBOX_SETUP = "sandbox_setup"
+    TOOLCHAIN_UNAVAILABLE = "toolchain_unavailable"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    POLICY = "policy"
+    INTERNAL = "internal"
+
+
+class Priority(StrEnum):
+    """The five priorities a user may ask for (FAR-006)."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+    RELEASE_CRITICAL = "release_critical"
+    EMERGENCY = "emergency"
+
+
+class Condition(StrEnum):
+    """When a job runs, judged once all its needs have ended."""
+
+    SUCCESS = "success"
+    FAILURE = "failure"
+    ALWAYS = "always"
+
+
+AUTOMATIC_RETRY = (
+    FailureClass.INFRASTRUCTURE,
+    FailureClass.RUNNER_LOST,
+    FailureClass.INPUT_FETCH,
+    FailureClass.OUTPUT_UPLOAD,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often, for which failures and after what delay a job is tried again."""
+
+    max_attempts: int = 3
+    on: tuple[FailureClass, ...] = AUTOMATIC_RETRY
+    delay: Millis = Millis(0)
+    max_delay: Millis = Millis(300_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Four of the five deadlines; the fifth belongs to the run."""
+
+    queue: Millis = Millis(86_400_000)
+    preparation: Millis = Millis(600_000)
+    execution: Millis = Millis(3_600_000)
+    upload: Millis = Millis(600_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One shell script of a job; it fails the job unless it exits 0."""
+
+    name: str
+    run: str
+    shell: str = "sh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSpec:
+    """Files to keep: a path or glob inside the workspace, uploaded as one archive."""
+
+    name: str
+    path: str
+    required: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job as its author wrote it, with every default filled in."""
+
+    name: str
+    steps: tuple[Step, ...]
+    needs: tuple[str, ...] = ()
+    condition: Condition = Condition.SUCCESS
+    continue_on_error: bool = False
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    secrets: tuple[str, ...] = ()
+    outputs: tuple[OutputSpec, ...] = ()
+    resources: Resources = field(
+        default_factory=lambda: Resources(
+            cpu=MilliCpu(500), memory=Bytes(256 * 2**20), disk=Bytes(256 * 2**20), slots=1
+        )
+    )
+    requires: Requirements = field(default_factory=Requirements)
+    priority: Priority = Priority.NORMAL
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)

@@ -1,0 +1,237 @@
+"""Messages between an agent and the agent API, version 1.
+
+Both sides decode JSON into these shapes with pydantic, which enforces the limits. Durations are
+milliseconds; an answer never carries an instant, for the clocks of two machines do not agree.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from annotated_types import Ge, MaxLen
+
+from forgeyard.model.capability import Capabilities
+from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
+from forgeyard.model.job import FailureClass, JobSpec
+from forgeyard.model.runner import RejectReason, ResourcePressure
+from forgeyard.model.units import Millis, Resources
+
+PROTOCOL_VERSION = 1
+MAX_LOG_CHUNK = 64 * 2**10
+MAX_LEASES = 256
+Id = Annotated[str, MaxLen(64)]
+Message = Annotated[str, MaxLen(4_000)]
+Count = Annotated[int, Ge(0)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register:
+    """Open a session for a runner; the session before it, if any, is fenced at once."""
+
+    runner_name: Annotated[str, MaxLen(100)]
+    capabilities: Capabilities
+    total: Resources
+    headroom: Resources
+    """Kept back for the system and the agent itself; allocatable = total - headroom."""
+    protocol_version: int = PROTOCOL_VERSION
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The session, and the rhythm the server wants."""
+
+    runner_id: RunnerId
+    session_id: SessionId
+    renew_every: Millis
+    heartbeat_every: Millis
+    longest_back_off: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """Say that the session lives; `held` are the leases whose processes run here."""
+
+    pressure: ResourcePressure = ResourcePressure.NORMAL
+    draining: bool = False
+    held: Annotated[tuple[LeaseId, ...], MaxLen(MAX_LEASES)] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatAnswer:
+    """`drain`: finish what runs, take nothing more. `abandon`: kill these, they are not yours."""
+
+    drain: bool = False
+    abandon: tuple[LeaseId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """An archive to unpack into the workspace: the source, or an output of a needed job."""
+
+    origin: str
+    """`source`, or `JOB/OUTPUT`."""
+    digest: Digest
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """The right to one attempt, until accepted or lapsed."""
+
+    lease_id: LeaseId
+    epoch: int
+    attempt_id: AttemptId
+    attempt_number: int
+    job_id: JobId
+    run_id: RunId
+    run_name: str
+    spec: JobSpec
+    inputs: tuple[Input, ...]
+    ttl: Millis
+    grace: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignments:
+    """What a long poll brings: offers, leases to cancel, and whether to drain."""
+
+    offers: tuple[Offer, ...] = ()
+    cancel: tuple[LeaseId, ...] = ()
+    drain: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who claims a lease: every call about a lease carries it."""
+
+    session_id: Annotated[SessionId, MaxLen(64)]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accepted:
+    """The lease is active; `ttl` counts from when the request was sent."""
+
+    ttl: Millis
+    grace: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reject(Holder):
+    """Turn an offer down."""
+
+    reason: RejectReason
+    detail: Message = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """One lease to keep alive."""
+
+    lease_id: Annotated[LeaseId, MaxLen(64)]
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renew:
+    """Keep leases alive, all in one request."""
+
+    session_id: Annotated[SessionId, MaxLen(64)]
+    leases: Annotated[tuple[Renewal, ...], MaxLen(MAX_LEASES)]
+
+
+class RenewalVerdict(StrEnum):
+    """What became of one renewal."""
+
+    RENEWED = "renewed"
+    CANCEL = "cancel"
+    """Renewed, but the job is to be cancelled."""
+    STALE = "stale"
+    """Not yours any more: kill it and do not report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """The verdict on one lease; `ttl` counts from when the request was sent."""
+
+    lease_id: LeaseId
+    verdict: RenewalVerdict
+    ttl: Millis = Millis(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewAnswer:
+    """One verdict for each renewal, in the order asked."""
+
+    leases: tuple[Renewed, ...]
+
+
+class Phase(StrEnum):
+    """How far an accepted attempt has come."""
+
+    RUNNING = "running"
+    UPLOADING_OUTPUTS = "uploading_outputs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress(Holder):
+    """An attempt entered its next phase."""
+
+    phase: Phase
+
+
+class Outcome(StrEnum):
+    """How an attempt ended, as its agent saw it."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What an attempt used, measured on its host."""
+
+    wall: Millis = Millis(0)
+    cpu: Millis = Millis(0)
+    peak_memory: int = 0
+    bytes_fetched: int = 0
+    bytes_uploaded: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """How one step ended; `exit_code` is negative for a signal, None when it never ran."""
+
+    name: Annotated[str, MaxLen(200)]
+    exit_code: int | None
+    wall: Millis = Millis(0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Complete(Holder):
+    """Report the end of an attempt, after its outputs and logs are uploaded."""
+
+    outcome: Outcome
+    failure_class: FailureClass | None = None
+    exit_code: int | None = None
+    message: Message = ""
+    usage: Usage = field(default_factory=Usage)
+    steps: Annotated[tuple[StepResult, ...], MaxLen(100)] = ()
+
+
+class CompletionVerdict(StrEnum):
+    """What the server did with a completion."""
+
+    ACCEPTED = "accepted"
+    DUPLICATE_ACCEPTED = "duplicate_accepted"
+    STALE_REJECTED = "stale_rejected"
+    INVALID_REJECTED = "invalid_rejected"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompletionAnswer:
+    """The verdict; an agent forgets the lease whatever it is."""
+
+    verdict: CompletionVerdict

@@ -1,0 +1,80 @@
+"""What a run is: jobs that belong together, and the graph between them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from forgeyard.errors import InvalidRequirements
+from forgeyard.model.job import JobSpec
+from forgeyard.model.units import Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """A run as its author wrote it; `check_graph` has accepted its jobs."""
+
+    name: str
+    jobs: tuple[JobSpec, ...]
+    timeout: Millis = Millis(86_400_000)
+
+
+def check_graph(jobs: Iterable[JobSpec]) -> None:
+    """Refuse duplicate names, needs that do not exist and cycles.
+
+    Raises:
+        InvalidRequirements: with `field` = `jobs.NAME.needs`, naming the missing job or the cycle.
+    """
+    needs: dict[str, tuple[str, ...]] = {}
+    for job in jobs:
+        if job.name in needs:
+            raise InvalidRequirements(f"job {job.name!r} is written twice", field="jobs")
+        needs[job.name] = job.needs
+    _check_needs_exist(needs)
+    _check_no_cycle(needs)
+
+
+def _check_needs_exist(needs: dict[str, tuple[str, ...]]) -> None:
+    for name, wanted in needs.items():
+        for need in wanted:
+            if need not in needs or need == name:
+                problem = "itself" if need == name else f"{need!r}, which is not a job"
+                raise InvalidRequirements(
+                    f"job {name!r} needs {problem}",
+                    field=f"jobs.{name}.needs",
+                    value=need,
+                    allowed=", ".join(sorted(set(needs) - {name})) or "no other job exists",
+                )
+
+
+def _check_no_cycle(needs: dict[str, tuple[str, ...]]) -> None:
+    """Take away jobs whose needs are all gone until none is left, or a cycle is."""
+    left = {name: set(wanted) for name, wanted in needs.items()}
+    dependents: dict[str, list[str]] = {name: [] for name in needs}
+    for name, wanted in needs.items():
+        for need in set(wanted):
+            dependents[need].append(name)
+    ready = [name for name, wanted in left.items() if not wanted]
+    while ready:
+        done = ready.pop()
+        del left[done]
+        for name in dependents[done]:
+            left[name].discard(done)
+            if not left[name]:
+                ready.append(name)
+    if left:
+        cycle = _one_cycle(left)
+        raise InvalidRequirements(
+            f"jobs need each other in a circle: {' → '.join(cycle)}",
+            field=f"jobs.{cycle[0]}.needs",
+            value=" → ".join(cycle),
+            allowed="needs without a circle",
+        )
+
+
+def _one_cycle(left: dict[str, set[str]]) -> list[str]:
+    """Follow needs from the first job left until a job comes twice."""
+    path = [min(left)]
+    while True:
+        following = min(left[path[-1]] & left.keys())
+        if following in path:
+            return [*path[path.index(following) :], following]
+        path.append(following)

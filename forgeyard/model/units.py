@@ -1,0 +1,149 @@
+"""Integer quantities. A bare int never says whether it counts cores or bytes."""
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
+from enum import StrEnum
+from typing import NewType
+
+from forgeyard.errors import InvalidQuantity
+
+MilliCpu = NewType("MilliCpu", int)
+Bytes = NewType("Bytes", int)
+Millis = NewType("Millis", int)
+"""Milliseconds: a duration, or an instant counted from 1970 in UTC."""
+
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+LARGEST = 2**62
+
+_BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
+_DECIMAL = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Rounding(StrEnum):
+    """Requests round up and capacity rounds down, so that neither side promises too much."""
+
+    REQUEST = "request"
+    CAPACITY = "capacity"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """An amount of each countable resource; `slots` counts jobs side by side (RES-004)."""
+
+    cpu: MilliCpu = MilliCpu(0)
+    memory: Bytes = Bytes(0)
+    disk: Bytes = Bytes(0)
+    slots: int = 0
+
+    def fits_in(self, other: "Resources") -> bool:
+        """Tell whether every dimension of this amount is available in `other`."""
+        return not self.shortfalls(other)
+
+    def shortfalls(self, other: "Resources") -> tuple[str, ...]:
+        """Name the dimensions in which `other` has too little."""
+        pairs = (
+            ("cpu", self.cpu, other.cpu),
+            ("memory", self.memory, other.memory),
+            ("disk", self.disk, other.disk),
+            ("slots", self.slots, other.slots),
+        )
+        return tuple(name for name, wanted, offered in pairs if wanted > offered)
+
+    def plus(self, other: "Resources") -> "Resources":
+        """Add `other`, dimension by dimension."""
+        return Resources(
+            cpu=MilliCpu(self.cpu + other.cpu),
+            memory=Bytes(self.memory + other.memory),
+            disk=Bytes(self.disk + other.disk),
+            slots=self.slots + other.slots,
+        )
+
+    def minus(self, other: "Resources") -> "Resources":
+        """Subtract `other`, dimension by dimension; may go below zero."""
+        return Resources(
+            cpu=MilliCpu(self.cpu - other.cpu),
+            memory=Bytes(self.memory - other.memory),
+            disk=Bytes(self.disk - other.disk),
+            slots=self.slots - other.slots,
+        )
+
+
+def parse_cpu(text: str | int | float, *, field: str, rounding: Rounding) -> MilliCpu:
+    """Read `2`, `0.5` or `500m` as thousandths of a core.
+
+    Raises:
+        InvalidQuantity: naming the field, when it is not a positive finite amount.
+    """
+    allowed = "cores such as 2, 0.5 or 500m"
+    written = str(text).strip()
+    if isinstance(text, bool):
+        raise _unreadable("cpu", field, text, allowed)
+    if written.endswith("m"):
+        return MilliCpu(_whole(written[:-1], 1, rounding, ("cpu", field, text, allowed)))
+    return MilliCpu(_whole(written, 1000, rounding, ("cpu", field, text, allowed)))
+
+
+def parse_bytes(text: str | int | float, *, field: str, rounding: Rounding) -> Bytes:
+    """Read `512K`, `0.5Gi`, `2G` or a plain number as bytes.
+
+    Raises:
+        InvalidQuantity: naming the field, when it is not a positive finite amount.
+    """
+    complaint = ("size", field, text, "bytes such as 512K, 0.5Gi, 2G or 1048576")
+    written = str(text).strip().removesuffix("B")
+    if isinstance(text, bool):
+        raise _unreadable(*complaint)
+    for suffix, factor in (*_BINARY.items(), *_DECIMAL.items()):
+        if written.endswith(suffix):
+            return Bytes(_whole(written.removesuffix(suffix), factor, rounding, complaint))
+    return Bytes(_whole(written, 1, rounding, complaint))
+
+
+def parse_duration(text: str | int | float, *, field: str) -> Millis:
+    """Read `90s`, `15m`, `1h30m` or plain seconds as milliseconds.
+
+    Raises:
+        InvalidQuantity: naming the field, when it is not a positive finite duration.
+    """
+    complaint = ("duration", field, text, "durations such as 90s, 15m, 1h30m")
+    written = str(text).strip()
+    if isinstance(text, bool):
+        raise _unreadable(*complaint)
+    if not written.endswith(tuple("smhd")):
+        return Millis(_whole(written, 1000, Rounding.REQUEST, complaint))
+    total, number = 0, ""
+    rest = written
+    while rest:
+        digits = len(rest) - len(rest.lstrip("0123456789."))
+        number, rest = rest[:digits], rest[digits:]
+        suffix = next((s for s in _SECONDS if rest.startswith(s)), None)
+        if suffix is None or not number:
+            raise _unreadable(*complaint)
+        total += _whole(number, _SECONDS[suffix], Rounding.REQUEST, complaint)
+        rest = rest.removeprefix(suffix)
+    if total > LARGEST:
+        raise _unreadable(*complaint)
+    return Millis(total)
+
+
+def _whole(
+    digits: str, factor: int, rounding: Rounding, complaint: tuple[str, str, object, str]
+) -> int:
+    """Multiply exactly, then round in the direction that promises less."""
+    if not digits or len(digits) > 40 or not set(digits) <= set("0123456789."):
+        raise _unreadable(*complaint)
+    try:
+        exact = Decimal(digits) * factor
+    except InvalidOperation:
+        raise _unreadable(*complaint) from None
+    if exact > LARGEST:
+        raise _unreadable(*complaint)
+    direction = ROUND_CEILING if rounding is Rounding.REQUEST else ROUND_FLOOR
+    return int(exact.to_integral_value(rounding=direction))
+
+
+def _unreadable(kind: str, field: str, value: object, allowed: str) -> InvalidQuantity:
+    return InvalidQuantity(
+        f"{field}: cannot read {value!r} as a {kind}", field=field, value=value, allowed=allowed
+    )

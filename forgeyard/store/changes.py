@@ -1,0 +1,271 @@
+"""The only ways to change a row that has a state, and what every change leaves behind.
+
+A transition checks its table, expects the version it read, and writes history in the same
+transaction; outbox events, deadlines and wakes are written beside it by the caller.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from forgeyard.errors import Conflict, NotFound
+from forgeyard.model.transitions import (
+    ATTEMPT_TRANSITIONS,
+    JOB_TRANSITIONS,
+    LEASE_TRANSITIONS,
+    RUN_TRANSITIONS,
+    SESSION_TRANSITIONS,
+    AttemptState,
+    JobState,
+    LeaseState,
+    RunState,
+    SessionState,
+    check,
+)
+from forgeyard.store import tables
+
+Row = Mapping[str, Any]
+
+
+class DeadlineKind(StrEnum):
+    """What happens to its entity when a deadline row is due."""
+
+    QUEUE = "queue"  # a job waited too long
+    PREPARATION = "preparation"  # an attempt
+    EXECUTION = "execution"  # an attempt
+    UPLOAD = "upload"  # an attempt
+    SETTLE = "settle"  # an attempt ended and nobody settled it
+    RETRY = "retry"  # a job may be tried again
+    RUN = "run"  # a run took too long
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A table whose rows have a state."""
+
+    name: str
+    table: sa.Table
+    key: str
+    states: type[StrEnum]
+    transitions: Mapping[Any, frozenset[Any]]
+
+    def state(self, row: Row) -> StrEnum:
+        """Read a row's state as its enum."""
+        return self.states(row["state"])
+
+
+RUN = Kind(
+    name="run", table=tables.runs, key="run_id", states=RunState, transitions=RUN_TRANSITIONS
+)
+JOB = Kind(
+    name="job", table=tables.jobs, key="job_id", states=JobState, transitions=JOB_TRANSITIONS
+)
+ATTEMPT = Kind(
+    name="attempt",
+    table=tables.attempts,
+    key="attempt_id",
+    states=AttemptState,
+    transitions=ATTEMPT_TRANSITIONS,
+)
+LEASE = Kind(
+    name="lease",
+    table=tables.leases,
+    key="lease_id",
+    states=LeaseState,
+    transitions=LEASE_TRANSITIONS,
+)
+SESSION = Kind(
+    name="session",
+    table=tables.sessions,
+    key="session_id",
+    states=SessionState,
+    transitions=SESSION_TRANSITIONS,
+)
+
+
+def move(
+    connection: sa.Connection,
+    kind: Kind,
+    row: Row,
+    after: StrEnum,
+    *,
+    reason: str,
+    now: int,
+    **values: object,
+) -> Row:
+    """Change one row's state, with its history; return the row as it is now.
+
+    Raises:
+        IllegalTransition: the table does not list this arrow.
+        Conflict: the row is not at the version that was read.
+    """
+    check(kind.transitions, kind.state(row), after)
+    table = kind.table
+    changed = {"state": after.value, "version": row["version"] + 1, **values}
+    result = connection.execute(
+        sa.update(table)
+        .where(table.c[kind.key] == row[kind.key], table.c.version == row["version"])
+        .values(changed)
+    )
+    if result.rowcount != 1:
+        raise Conflict(f"{kind.name} {row[kind.key]} changed meanwhile", field="version")
+    moved = {**row, **changed}
+    connection.execute(
+        sa.insert(tables.history),
+        [_history(kind, moved, before=row["state"], reason=reason, now=now)],
+    )
+    return moved
+
+
+def born(
+    connection: sa.Connection, kind: Kind, rows: Sequence[Row], *, reason: str, now: int
+) -> None:
+    """Insert new rows of one kind together with the first line of their history."""
+    if not rows:
+        return
+    connection.execute(sa.insert(kind.table), [dict(row) for row in rows])
+    connection.execute(
+        sa.insert(tables.history),
+        [
+            _history(kind, {"version": 1, **row}, before=None, reason=reason, now=now)
+            for row in rows
+        ],
+    )
+
+
+def _history(
+    kind: Kind, row: Row, *, before: str | None, reason: str, now: int
+) -> dict[str, object]:
+    return {
+        "kind": kind.name,
+        "entity_id": row[kind.key],
+        "run_id": row.get("run_id"),
+        "before": before,
+        "after": str(row["state"]),
+        "version": row["version"],
+        "reason": reason,
+        "at": now,
+    }
+
+
+def find(connection: sa.Connection, kind: Kind, key: str, *, lock: bool = False) -> Row:
+    """Read one row, locked against others until the transaction ends if asked.
+
+    Raises:
+        NotFound: there is no such row.
+    """
+    query = sa.select(kind.table).where(kind.table.c[kind.key] == key)
+    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    if row is None:
+        raise NotFound(f"no {kind.name} {key}", field=f"{kind.name}_id", value=key)
+    return dict(row)
+
+
+def lock_run_and_job(connection: sa.Connection, job_id: str) -> tuple[Row, Row]:
+    """Lock a job's run, then the job: the order that every transition keeps."""
+    run = find(connection, RUN, find(connection, JOB, job_id)["run_id"], lock=True)
+    return run, find(connection, JOB, job_id, lock=True)
+
+
+def emit(
+    connection: sa.Connection, *, stream: str, kind: str, payload: Mapping[str, Any], now: int
+) -> str:
+    """Append an event to a stream's outbox; the caller holds the lock that orders the stream."""
+    outbox = tables.outbox
+    highest = sa.select(sa.func.coalesce(sa.func.max(outbox.c.sequence), 0)).where(
+        outbox.c.stream == stream
+    )
+    sequence = connection.execute(highest).scalar_one() + 1
+    event_id = f"evt_{stream}_{sequence}"
+    connection.execute(
+        sa.insert(outbox).values(
+            event_id=event_id,
+            stream=stream,
+            sequence=sequence,
+            kind=kind,
+            payload=json.dumps(payload, separators=(",", ":")),
+            created_at=now,
+        )
+    )
+    return event_id
+
+
+def upsert(
+    connection: sa.Connection,
+    table: sa.Table,
+    values: Mapping[str, Any],
+    *,
+    changes: Mapping[str, Any],
+) -> None:
+    """Insert a row, or apply `changes` to the one that has its primary key already."""
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    keys = [column.name for column in table.primary_key]
+    statement = dialect.insert(table).values(dict(values))
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=keys, set_=dict(changes))
+        if changes
+        else statement.on_conflict_do_nothing(index_elements=keys)
+    )
+
+
+def set_deadline(
+    connection: sa.Connection, kind: DeadlineKind, entity_id: str, *, partition: str, due_at: int
+) -> None:
+    """Write or move one deadline of an entity."""
+    row = {"kind": kind.value, "entity_id": entity_id, "partition": partition, "due_at": due_at}
+    upsert(connection, tables.deadlines, row, changes={"due_at": due_at})
+
+
+def clear_deadlines(connection: sa.Connection, entity_id: str, *kinds: DeadlineKind) -> None:
+    """Forget the named deadlines of an entity."""
+    deadlines = tables.deadlines
+    connection.execute(
+        sa.delete(deadlines).where(
+            deadlines.c.entity_id == entity_id,
+            deadlines.c.kind.in_([kind.value for kind in kinds]),
+        )
+    )
+
+
+def wake(connection: sa.Connection, partition: str, *, reason: str) -> None:
+    """Ask the partition's loop to look again; call it last, for the row is hot."""
+    wakes = tables.wakes
+    upsert(
+        connection,
+        wakes,
+        {"partition": partition, "generation": 1, "reason": reason},
+        changes={"generation": wakes.c.generation + 1, "reason": reason},
+    )
+
+
+def wake_if_waiting(connection: sa.Connection, partition: str, *, reason: str) -> None:
+    """Wake the loop only if some job could use what has just become free."""
+    jobs = tables.jobs
+    waiting = sa.select(jobs.c.job_id).where(
+        jobs.c.partition == partition, jobs.c.state == JobState.ELIGIBLE.value
+    )
+    if connection.execute(waiting.limit(1)).first() is not None:
+        wake(connection, partition, reason=reason)
+
+
+def audit(
+    connection: sa.Connection,
+    *,
+    actor: str,
+    channel: str,
+    action: str,
+    target: str,
+    detail: str = "",
+    now: int,
+) -> None:
+    """Append one line to the audit trail."""
+    connection.execute(
+        sa.insert(tables.audit).values(
+            at=now, actor=actor, channel=channel, action=action, target=target, detail=detail
+        )
+    )
