@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from temporalio import activity
-from temporalio.common import SearchAttributeKey
+from temporalio.common import SearchAttributeKey, SearchAttributePair, TypedSearchAttributes
 
 TASK_QUEUE: Final = "forgeyard"
 
@@ -20,11 +20,25 @@ UPKEEP: Final = "Upkeep"
 WAKE: Final = "wake"
 ATTEMPT_EVENT: Final = "event"
 
+LEASE_GRANTED: Final = "lease.granted"
+ATTEMPT_FINISHED: Final = "attempt.finished"
+
 KIND: Final = SearchAttributeKey.for_keyword("FyKind")
 STATE: Final = SearchAttributeKey.for_keyword("FyState")
 JOB: Final = SearchAttributeKey.for_keyword("FyJob")
 RUNNER: Final = SearchAttributeKey.for_keyword("FyRunner")
 SEARCH_ATTRIBUTES: Final = (KIND, STATE, JOB, RUNNER)
+
+KIND_ATTEMPT: Final = "attempt"
+KIND_CYCLE: Final = "cycle"
+KIND_LOOP: Final = "loop"
+KIND_UPKEEP: Final = "upkeep"
+
+
+def attributes(kind: str, state: str, *more: SearchAttributePair[str]) -> TypedSearchAttributes:
+    """Make a workflow findable by its kind, its state and whatever else it is about."""
+    pairs = (SearchAttributePair(KIND, kind), SearchAttributePair(STATE, state), *more)
+    return TypedSearchAttributes(pairs)
 
 
 def attempt_workflow_id(job_id: str, number: int) -> str:
@@ -70,6 +84,8 @@ class CyclePlan:
     eligible: int
     runners: int
     planned: int
+    full: bool = False
+    """The batch was full, so another cycle may place more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +112,41 @@ class CycleSummary:
     eligible: int
     planned: int
     granted: int
+    full: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopState:
+    """What a scheduler loop carries from one run of its workflow to the next."""
+
+    partition: str
+    cycle: int = 0
+    """The number of the last cycle that was started."""
+    handled: int = 0
+    """The generation of the wake that was acted on last."""
+    newest: Wake | None = None
+    """A wake that came in and was not acted on yet."""
+    wait_ms: int = 0
+    """How long to wait for a wake before looking again; a fresh loop looks at once."""
+    fruitless: int = 0
+    """Cycles in a row that granted nothing although jobs were waiting, or that failed."""
+    last: CycleSummary | None = None
+    failure: str = ""
+    rounds_per_run: int = 100
+    """Looks after which it continues as new, if its history is not long before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpkeepState:
+    """What upkeep carries from one run of its workflow to the next."""
+
+    partition: str
+    period_ms: int = 2_000
+    rounds: int = 0
+    """Rounds since it was first started."""
+    forgot_ms: int = 0
+    """When retention was applied last, by the workflow's clock; 0 is never."""
+    rounds_per_run: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +215,21 @@ class SweepSummary:
     alert: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """What retention deleted."""
+
+    logs: int
+    artifacts: int
+    blobs: int
+
+
+@activity.defn(name="cycle.pending")
+def is_pending(request: Partition) -> bool:
+    """Tell whether any job could be placed, without planning."""
+    raise NotImplementedError(request)
+
+
 @activity.defn(name="cycle.plan")
 def plan_cycle(request: Partition) -> CyclePlan:
     """Decide placements from a snapshot and store them."""
@@ -189,18 +255,24 @@ def read_attempt(request: Attempt) -> AttemptView:
 
 
 @activity.defn(name="attempt.settle")
-def settle_attempt(request: Attempt) -> Settled:
+async def settle_attempt(request: Attempt) -> Settled:
     """Confirm how an attempt ended and decide on another try."""
     raise NotImplementedError(request)
 
 
 @activity.defn(name="upkeep.sweep")
-def sweep(request: Partition) -> SweepSummary:
-    """Enforce every deadline that has passed and repair what crashes left behind."""
+async def sweep(request: Partition) -> SweepSummary:
+    """Enforce every deadline that has passed, repair what crashes left behind, send stragglers."""
     raise NotImplementedError(request)
 
 
 @activity.defn(name="upkeep.ensure_loop")
 async def ensure_loop(request: Partition) -> bool:
     """Start the scheduler loop unless it lives; tell whether it had to."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="upkeep.forget")
+def forget(request: Partition) -> Forgotten:
+    """Delete logs, artifacts and blobs that retention does not keep any longer."""
     raise NotImplementedError(request)

@@ -12,3 +12,8 @@ def now() -> datetime:
 def monotonic() -> float:
     """Return seconds on a clock that never goes back; only differences mean anything."""
     return time.monotonic()
+
+
+def boottime() -> float:
+    """Return seconds on a clock that never goes back and, on Linux, runs on while suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -151,6 +151,22 @@ class Config(BaseSettings):
         return self.data_dir / "blobs"
 
 
+class ClientConfig(BaseSettings):
+    """Which system the command line talks to: `FORGEYARD_URL` and `_TOKEN` or `_TOKEN_FILE`."""
+
+    model_config = SettingsConfigDict(env_prefix="FORGEYARD_", frozen=True, extra="forbid")
+
+    url: str = ""
+    """Empty means the system that runs in the data directory."""
+    token: str = ""
+    token_file: str = ""
+
+
+def load_client() -> ClientConfig:
+    """Read what the environment says about the system to talk to."""
+    return ClientConfig()
+
+
 def load(**overrides: object) -> Config:
     """Read the configuration.
 

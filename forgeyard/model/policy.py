@@ -57,7 +57,9 @@ class SchedulingPolicy:
     """How many next-best runners a decision carries for the commit to fall back on."""
     aging_step: Millis = Millis(60_000)
     """Waiting this long raises the effective priority by one point."""
-    aging_limit: int = 100
+    aging_limit: int = 399
+    """The effective priority up to which waiting lifts a job: one limit for all, so that the oldest
+    wins there and nobody starves. Emergencies (400) stay above it."""
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)

@@ -1,8 +1,10 @@
 """Integer quantities. A bare int never says whether it counts cores or bytes."""
 
+import math
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
+from decimal import Decimal, InvalidOperation
 from enum import StrEnum
+from fractions import Fraction
 from typing import NewType
 
 from forgeyard.errors import InvalidQuantity
@@ -17,6 +19,7 @@ LARGEST = 2**62
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _DECIMAL = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_PRINTED = (("PiB", 2**50), ("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 _SECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -134,16 +137,54 @@ def _whole(
     if not digits or len(digits) > 40 or not set(digits) <= set("0123456789."):
         raise _unreadable(*complaint)
     try:
-        exact = Decimal(digits) * factor
+        exact = Fraction(Decimal(digits)) * factor
     except InvalidOperation:
         raise _unreadable(*complaint) from None
     if exact > LARGEST:
         raise _unreadable(*complaint)
-    direction = ROUND_CEILING if rounding is Rounding.REQUEST else ROUND_FLOOR
-    return int(exact.to_integral_value(rounding=direction))
+    return math.ceil(exact) if rounding is Rounding.REQUEST else math.floor(exact)
 
 
 def _unreadable(kind: str, field: str, value: object, allowed: str) -> InvalidQuantity:
     return InvalidQuantity(
         f"{field}: cannot read {value!r} as a {kind}", field=field, value=value, allowed=allowed
     )
+
+
+def bytes_text(amount: int, *, rounding: Rounding) -> str:
+    """Print an amount of bytes to two decimals, rounded like what it is.
+
+    A request that exceeds a capacity therefore always reads larger, too.
+    """
+    name, unit = next(((name, unit) for name, unit in _PRINTED if amount >= unit), ("B", 1))
+    hundredths, rest = divmod(max(amount, 0) * 100, unit)
+    if rest and rounding is Rounding.REQUEST:
+        hundredths += 1
+    return f"{_trimmed(hundredths, 2)} {name}"
+
+
+def cpu_text(amount: int) -> str:
+    """Print an amount of CPU in cores, exactly."""
+    cores = _trimmed(max(amount, 0), 3)
+    return f"{cores} core" if cores == "1" else f"{cores} cores"
+
+
+def duration_text(amount: int) -> str:
+    """Print a duration in its two largest units, such as `2 h 5 min`, rounded down."""
+    seconds = max(amount, 0) // 1000
+    parts = [
+        (seconds // 86_400, "d"),
+        (seconds // 3_600 % 24, "h"),
+        (seconds // 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ]
+    first = next((at for at, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2] if count]
+    return " ".join(shown) or "0 s"
+
+
+def _trimmed(scaled: int, places: int) -> str:
+    """Print a decimal number that was scaled by a power of ten, without idle zeros."""
+    whole, part = divmod(scaled, 10**places)
+    digits = f"{part:0{places}d}".rstrip("0")
+    return f"{whole}.{digits}" if digits else str(whole)

@@ -201,10 +201,11 @@ def upsert(
     values: Mapping[str, Any],
     *,
     changes: Mapping[str, Any],
+    keys: Sequence[str] = (),
 ) -> None:
-    """Insert a row, or apply `changes` to the one that has its primary key already."""
+    """Insert a row, or apply `changes` to the one that has its keys (or primary key) already."""
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    keys = [column.name for column in table.primary_key]
+    keys = keys or [column.name for column in table.primary_key]
     statement = dialect.insert(table).values(dict(values))
     connection.execute(
         statement.on_conflict_do_update(index_elements=keys, set_=dict(changes))

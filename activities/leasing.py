@@ -1,0 +1,57 @@
+"""The two activities of an attempt: look at it, and settle it once it has ended."""
+
+import asyncio
+
+import sqlalchemy as sa
+from temporalio import activity
+
+from activities import contracts
+from activities.relay import Waker
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.store import changes, leases, settle
+from forgeyard.store.changes import ATTEMPT
+from forgeyard.store.engine import write
+from forgeyard.store.settle import Settlement
+
+
+class LeasingActivities:
+    """The attempt's activities over one engine and one policy."""
+
+    def __init__(self, engine: sa.Engine, policy: SchedulingPolicy, waker: Waker) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._waker = waker
+
+    @activity.defn(name="attempt.read", no_thread_cancel_exception=True)
+    def read_attempt(self, request: contracts.Attempt) -> contracts.AttemptView:
+        """Read an attempt, applying a deadline of its that has passed as the sweep would."""
+        with write(self._engine) as connection:
+            view = leases.attempt_view(connection, request.attempt_id, self._policy)
+        return contracts.AttemptView(
+            state=view.state,
+            ended=view.ended,
+            settled=view.settled,
+            backstop_ms=view.backstop_ms,
+        )
+
+    @activity.defn(name="attempt.settle")
+    async def settle_attempt(self, request: contracts.Attempt) -> contracts.Settled:
+        """Settle an attempt that has ended; settled already, only tell what was decided.
+
+        A job that is to be tried again wakes the scheduler.
+        """
+        partition, settlement = await asyncio.to_thread(
+            _settle, self._engine, request.attempt_id, self._policy.lease
+        )
+        self._waker.ask(partition)
+        return contracts.Settled(
+            attempt_state=settlement.attempt_state,
+            job_state=settlement.job_state,
+            decision=settlement.decision,
+        )
+
+
+def _settle(engine: sa.Engine, attempt_id: str, policy: LeasePolicy) -> tuple[str, Settlement]:
+    with write(engine) as connection:
+        settlement = settle.settle(connection, attempt_id, policy=policy)
+        return changes.find(connection, ATTEMPT, attempt_id)["partition"], settlement

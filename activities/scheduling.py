@@ -1,0 +1,68 @@
+"""The activities of a scheduling cycle: load, decide by the pure rule, store; then commit.
+
+Nothing is decided here: `place.plan` decides who goes where, the commit decides who gets it.
+"""
+
+import random
+
+import sqlalchemy as sa
+from temporalio import activity
+
+from activities import contracts
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.transitions import JobState
+from forgeyard.scheduler import place
+from forgeyard.store import commit, snapshot, tables
+from forgeyard.store.engine import read, write
+
+
+class SchedulingActivities:
+    """The cycle's activities over one engine and one policy."""
+
+    def __init__(self, engine: sa.Engine, policy: SchedulingPolicy, *, rng: random.Random) -> None:
+        self._engine = engine
+        self._policy = policy
+        self._rng = rng
+
+    @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
+    def is_pending(self, request: contracts.Partition) -> bool:
+        """Look for one eligible job of the partition."""
+        jobs = tables.jobs
+        waiting = sa.select(jobs.c.job_id).where(
+            jobs.c.partition == request.partition, jobs.c.state == JobState.ELIGIBLE.value
+        )
+        with read(self._engine) as connection:
+            return connection.execute(waiting.limit(1)).first() is not None
+
+    @activity.defn(name="cycle.plan", no_thread_cancel_exception=True)
+    def plan_cycle(self, request: contracts.Partition) -> contracts.CyclePlan:
+        """Plan on a snapshot and store the decisions under a fresh cycle id.
+
+        A retry draws another id; a plan that nobody commits does nothing.
+        """
+        with read(self._engine) as connection:
+            seen = snapshot.load(connection, request.partition, self._policy)
+        plan = place.plan(seen, self._policy)
+        with write(self._engine) as connection:
+            saved = commit.save_plan(
+                connection,
+                request.partition,
+                plan,
+                seen.digest(),
+                self._policy.digest(),
+                rng=self._rng,
+            )
+        return contracts.CyclePlan(
+            cycle_id=saved.cycle_id,
+            eligible=saved.eligible,
+            runners=saved.runners,
+            planned=saved.planned,
+            full=saved.planned >= self._policy.batch,
+        )
+
+    @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
+    def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
+        """Commit a stored plan; a second time only its stored verdicts come back."""
+        with write(self._engine) as connection:
+            outcome = commit.commit_cycle(connection, request.cycle_id, policy=self._policy.lease)
+        return contracts.CycleCommit(granted=outcome.granted, refused=outcome.refused)

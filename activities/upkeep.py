@@ -1,0 +1,81 @@
+"""The activities of upkeep: sweep, look after the scheduler loop, apply retention."""
+
+import asyncio
+
+import sqlalchemy as sa
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities import contracts, starts
+from activities.relay import relay
+from forgeyard.config import RetentionConfig
+from forgeyard.errors import Unavailable
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import retention
+from forgeyard.store.blobs import BlobStore
+from forgeyard.store.sweep import sweep as sweep_store
+
+
+class UpkeepActivities:
+    """Upkeep's activities over one client, one engine and one policy."""
+
+    def __init__(
+        self, client: Client, engine: sa.Engine, policy: SchedulingPolicy, *, task_queue: str
+    ) -> None:
+        self._client = client
+        self._engine = engine
+        self._policy = policy
+        self._task_queue = task_queue
+
+    @activity.defn(name="upkeep.sweep")
+    async def sweep(self, request: contracts.Partition) -> contracts.SweepSummary:
+        """Send what others left unsent, sweep the store, and send what that brought about."""
+        relayed = await self._relay(request, self._policy.sweep.outbox_age)
+        swept = await asyncio.to_thread(sweep_store, self._engine, request.partition, self._policy)
+        if swept.expired or swept.due or swept.settled or swept.repaired:
+            relayed += await self._relay(request, 0)
+        return contracts.SweepSummary(
+            expired=swept.expired,
+            due=swept.due,
+            settled=swept.settled,
+            relayed=relayed,
+            repaired=swept.repaired,
+            alert=swept.alert,
+        )
+
+    async def _relay(self, request: contracts.Partition, older_than_ms: int) -> int:
+        return await relay(
+            self._client,
+            self._engine,
+            request.partition,
+            older_than_ms=older_than_ms,
+            task_queue=self._task_queue,
+        )
+
+    @activity.defn(name="upkeep.ensure_loop")
+    async def ensure_loop(self, request: contracts.Partition) -> bool:
+        """Start the scheduler loop if it does not run."""
+        try:
+            return await starts.start_loop(
+                self._client, request.partition, task_queue=self._task_queue
+            )
+        except RPCError as error:
+            raise Unavailable(f"Temporal does not answer: {error}") from error
+
+
+class RetentionActivities:
+    """Retention over one engine and one blob store."""
+
+    def __init__(self, engine: sa.Engine, blobs: BlobStore, config: RetentionConfig) -> None:
+        self._engine = engine
+        self._blobs = blobs
+        self._config = config
+
+    @activity.defn(name="upkeep.forget", no_thread_cancel_exception=True)
+    def forget(self, request: contracts.Partition) -> contracts.Forgotten:
+        """Delete what is older than the configuration keeps, whatever its partition."""
+        forgotten = retention.forget(self._engine, self._blobs, self._config)
+        return contracts.Forgotten(
+            logs=forgotten.logs, artifacts=forgotten.artifacts, blobs=forgotten.blobs
+        )

@@ -1,0 +1,145 @@
+"""Carries out one accepted attempt: prepare, run the steps, upload the outputs.
+
+Each phase ends the attempt with an `Ending` or lets the next one begin; `Interrupted` passes
+through. Refuses to know how leases are accepted and ends reported.
+"""
+
+from pathlib import Path
+
+from forgeyard.agent import ending
+from forgeyard.agent.ending import Ending
+from forgeyard.agent.lease import Interrupted
+from forgeyard.agent.reports import Reports
+from forgeyard.agent.steps import Bench, run_step
+from forgeyard.agent.transfer import Transfers
+from forgeyard.archive import Packed
+from forgeyard.errors import Rejected, Unavailable
+from forgeyard.model.job import FailureClass, JobSpec, OutputSpec, Step
+from forgeyard.model.protocol import Input, Outcome, Phase, StepResult
+
+TRIES = 8
+"""How often a transfer is tried before the attempt is given up."""
+NAMED = 20
+"""How many skipped files are named."""
+
+
+class Attempt:
+    """One try of a job."""
+
+    def __init__(self, bench: Bench, reports: Reports, transfers: Transfers) -> None:
+        self._bench = bench
+        self._held = bench.held
+        self._logs = bench.logs
+        self._spec: JobSpec = bench.held.offer.spec
+        self._reports = reports
+        self._transfers = transfers
+        self.steps: list[StepResult] = []
+
+    async def carry_out(self) -> Ending:
+        """Go through the phases until one ends the attempt.
+
+        Raises:
+            Interrupted: the attempt may be another's by now; say nothing.
+        """
+        phases = (
+            ("preparation", self._prepare),
+            ("execution", self._run_steps),
+            ("upload", self._upload),
+        )
+        for name, phase in phases:
+            try:
+                end = await phase()
+            except Interrupted as stop:
+                if stop.reason.is_fenced:
+                    raise
+                return ending.interrupted(stop.reason, phase=name)
+            if end is not None:
+                return end
+        return Ending(outcome=Outcome.SUCCEEDED)
+
+    async def _prepare(self) -> Ending | None:
+        until = self._within(self._spec.timeouts.preparation)
+        try:
+            await self._transfers.in_thread(self._bench.folders.make)
+        except OSError as error:
+            return ending.failed(FailureClass.SANDBOX_SETUP, f"no workspace: {error}")
+        for given in self._held.offer.inputs:
+            end = await self._bring(given, until=until)
+            if end is not None:
+                return end
+        await self._reports.progress(Phase.RUNNING, until=until)
+        return None
+
+    async def _bring(self, given: Input, *, until: float) -> Ending | None:
+        """Fetch one input and unpack it into the workspace."""
+        try:
+            path = await self._reports.insist(
+                lambda: self._transfers.fetch(given), until=until, tries=TRIES, what=given.origin
+            )
+            files = await self._held.watch(self._transfers.unpack(given, path), until=until)
+        except (Rejected, Unavailable) as error:
+            return ending.failed(FailureClass.INPUT_FETCH, f"{given.origin}: {error.message}")
+        except OSError as error:
+            return ending.failed(FailureClass.INFRASTRUCTURE, f"{given.origin}: {error}")
+        await self._logs.note(f"{given.origin}: {files} files from {given.size} bytes")
+        return None
+
+    async def _run_steps(self) -> Ending | None:
+        until = self._within(self._spec.timeouts.execution)
+        for step in self._spec.steps:
+            end = await self._run(step, until=until)
+            if end is not None:
+                return end
+        return None
+
+    async def _run(self, step: Step, *, until: float) -> Ending | None:
+        run = await run_step(step, self._bench, until=until)
+        self.steps.append(run.result)
+        if run.stopped is not None:
+            raise Interrupted(run.stopped)
+        return ending.of_step(run, shell=step.shell)
+
+    async def _upload(self) -> Ending | None:
+        until = self._within(self._spec.timeouts.upload)
+        await self._reports.progress(Phase.UPLOADING_OUTPUTS, until=until)
+        for output in self._spec.outputs:
+            end = await self._keep(output, until=until)
+            if end is not None:
+                return end
+        return None
+
+    async def _keep(self, output: OutputSpec, *, until: float) -> Ending | None:
+        """Pack one output and upload it, if there is anything."""
+        name = f"output {output.name!r} ({output.path})"
+        try:
+            packed, path = await self._held.watch(self._transfers.pack(output), until=until)
+        except Rejected as error:
+            return ending.failed(FailureClass.USER_COMMAND, f"{name}: {error.message}")
+        except OSError as error:
+            return ending.failed(FailureClass.INFRASTRUCTURE, f"{name}: {error}")
+        if packed.skipped:
+            await self._logs.note(f"{name}: left out {', '.join(packed.skipped[:NAMED])}")
+        if packed.files > 0:
+            return await self._send(output, packed, path, until=until)
+        if output.required:
+            return ending.failed(FailureClass.USER_COMMAND, f"{name} matches no file")
+        await self._logs.note(f"{name} matches no file; it is not required")
+        return None
+
+    async def _send(
+        self, output: OutputSpec, packed: Packed, path: Path, *, until: float
+    ) -> Ending | None:
+        try:
+            await self._reports.insist(
+                lambda: self._transfers.send(output, packed, path),
+                until=until,
+                tries=TRIES,
+                what=output.name,
+            )
+        except (Rejected, Unavailable) as error:
+            return ending.failed(FailureClass.OUTPUT_UPLOAD, f"{output.name}: {error.message}")
+        await self._logs.note(f"output {output.name!r}: {packed.files} files, {packed.size} bytes")
+        return None
+
+    def _within(self, millis: int) -> float:
+        return self._held.clock() + millis / 1000

@@ -1,0 +1,257 @@
+"""Speaks the agent API, version 1: protocol shapes in, protocol shapes out, our errors on failure.
+
+Refuses to retry: the caller knows whether its lease still holds. Uploads and downloads have their
+own connections, so that a slow transfer never holds up a renewal.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Self, TypeVar
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from forgeyard.errors import (
+    Conflict,
+    Forbidden,
+    ForgeyardError,
+    NotFound,
+    Rejected,
+    StaleRejected,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+    WrongDigest,
+)
+from forgeyard.model.ids import Digest, LeaseId, SessionId
+from forgeyard.model.protocol import (
+    Accepted,
+    Assignments,
+    Complete,
+    CompletionAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    Holder,
+    Progress,
+    Register,
+    Registered,
+    Reject,
+    Renew,
+    RenewAnswer,
+)
+
+T = TypeVar("T")
+ROOT: Final = "/agent/v1"
+PIECE = 2**18
+SHORT = httpx.Timeout(10.0, connect=5.0)
+LONG = httpx.Timeout(60.0, connect=5.0, pool=600.0)
+
+_registered = TypeAdapter(Registered)
+_heartbeat_answer = TypeAdapter(HeartbeatAnswer)
+_assignments = TypeAdapter(Assignments)
+_accepted = TypeAdapter(Accepted)
+_renew_answer = TypeAdapter(RenewAnswer)
+_completion_answer = TypeAdapter(CompletionAnswer)
+_problem_shape = TypeAdapter(dict[str, object])
+_BY_STATUS: Final[dict[int, type[ForgeyardError]]] = {
+    401: Unauthenticated,
+    403: Forbidden,
+    404: NotFound,
+    409: Conflict,
+    413: TooLarge,
+}
+_BY_CODE: Final[dict[str, type[ForgeyardError]]] = {
+    kind.code: kind for kind in (StaleRejected, WrongDigest, TooLarge, Forbidden, NotFound)
+}
+
+
+class AgentClient:
+    """One agent's connection to the agent API; use it as a context manager."""
+
+    def __init__(self, url: str, token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        # Proxies and certificates come from arguments only, never from the environment.
+        self._talk = httpx.AsyncClient(
+            base_url=url, headers=headers, timeout=SHORT, trust_env=False
+        )
+        self._bulk = httpx.AsyncClient(base_url=url, headers=headers, timeout=LONG, trust_env=False)
+
+    async def __aenter__(self) -> Self:
+        """Open nothing yet: connections are made as needed."""
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close every connection."""
+        await self._talk.aclose()
+        await self._bulk.aclose()
+
+    async def register(self, message: Register) -> Registered:
+        """Open a session."""
+        return _read(_registered, await self._post("/sessions", message))
+
+    async def heartbeat(self, session_id: SessionId, message: Heartbeat) -> HeartbeatAnswer:
+        """Say that the session lives."""
+        answer = await self._post(f"/sessions/{session_id}/heartbeat", message)
+        return _read(_heartbeat_answer, answer)
+
+    async def poll(self, session_id: SessionId, *, wait_ms: int) -> Assignments:
+        """Wait for offers and cancellations, for at most `wait_ms`."""
+        answer = await self._call(
+            "POST",
+            f"/sessions/{session_id}/poll",
+            params={"wait_ms": wait_ms},
+            patience=httpx.Timeout(wait_ms / 1000 + 15.0, connect=5.0),
+        )
+        return _read(_assignments, answer)
+
+    async def close(self, session_id: SessionId) -> None:
+        """End the session."""
+        await self._call("DELETE", f"/sessions/{session_id}")
+
+    async def accept(self, lease_id: LeaseId, holder: Holder) -> Accepted:
+        """Take an offer; asking again is harmless."""
+        return _read(_accepted, await self._post(f"/leases/{lease_id}/accept", holder))
+
+    async def reject(self, lease_id: LeaseId, message: Reject) -> None:
+        """Turn an offer down."""
+        await self._post(f"/leases/{lease_id}/reject", message)
+
+    async def progress(self, lease_id: LeaseId, message: Progress) -> None:
+        """Report the next phase of an attempt."""
+        await self._post(f"/leases/{lease_id}/progress", message)
+
+    async def renew(self, message: Renew) -> RenewAnswer:
+        """Keep leases alive."""
+        return _read(_renew_answer, await self._post("/renewals", message))
+
+    async def complete(self, lease_id: LeaseId, message: Complete) -> CompletionAnswer:
+        """Report the end of an attempt; asking again is harmless."""
+        return _read(_completion_answer, await self._post(f"/leases/{lease_id}/complete", message))
+
+    async def log(
+        self, lease_id: LeaseId, holder: Holder, *, sequence: int, step: str, data: bytes
+    ) -> None:
+        """Send one chunk of an attempt's log; the same sequence number again is harmless."""
+        await self._call(
+            "POST",
+            f"/leases/{lease_id}/logs",
+            params={**_holder(holder), "sequence": sequence, "step": step},
+            content=data,
+            bulk=True,
+        )
+
+    async def upload(
+        self,
+        lease_id: LeaseId,
+        holder: Holder,
+        *,
+        name: str,
+        digest: Digest,
+        size: int,
+        source: Path,
+    ) -> None:
+        """Send one output archive; the same digest again is harmless."""
+        with await asyncio.to_thread(source.open, "rb") as file:
+            await self._call(
+                "PUT",
+                f"/leases/{lease_id}/outputs/{name}",
+                params={**_holder(holder), "digest": digest},
+                headers={"Content-Length": str(size)},
+                content=_pieces(file),
+                bulk=True,
+            )
+
+    async def fetch(
+        self, lease_id: LeaseId, holder: Holder, *, digest: Digest
+    ) -> AsyncIterator[bytes]:
+        """Receive one input archive, piece by piece; nobody has verified it yet."""
+        path = f"{ROOT}/leases/{lease_id}/inputs/{digest}"
+        try:
+            async with self._bulk.stream("GET", path, params=_holder(holder)) as answer:
+                if answer.is_error:
+                    await answer.aread()
+                    raise _error(answer)
+                async for piece in answer.aiter_bytes(PIECE):
+                    yield piece
+        except httpx.HTTPError as error:
+            raise _unreachable(error) from error
+
+    async def _post(self, path: str, message: object) -> httpx.Response:
+        content = TypeAdapter(type(message)).dump_json(message)
+        return await self._call(
+            "POST", path, content=content, headers={"Content-Type": "application/json"}
+        )
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: dict[str, str | int] | None = None,
+        headers: dict[str, str] | None = None,
+        content: bytes | AsyncIterator[bytes] | None = None,
+        patience: httpx.Timeout = SHORT,
+        bulk: bool = False,
+    ) -> httpx.Response:
+        client = self._bulk if bulk else self._talk
+        try:
+            answer = await client.request(
+                method,
+                ROOT + path,
+                params=params,
+                headers=headers,
+                content=content,
+                timeout=LONG if bulk else patience,
+            )
+        except httpx.HTTPError as error:
+            raise _unreachable(error) from error
+        if not answer.is_success:
+            raise _error(answer)
+        return answer
+
+
+async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:
+    while piece := await asyncio.to_thread(file.read, PIECE):
+        yield piece
+
+
+def _holder(holder: Holder) -> dict[str, str | int]:
+    return {"session_id": holder.session_id, "epoch": holder.epoch}
+
+
+def _read(shape: TypeAdapter[T], answer: httpx.Response) -> T:
+    """Decode an answer; what is not the agent API's may be a proxy's, so try again later."""
+    try:
+        return shape.validate_json(answer.content)
+    except ValidationError as error:
+        raise Unavailable(f"{answer.url}: not an answer of the agent API") from error
+
+
+def _unreachable(error: httpx.HTTPError) -> Unavailable:
+    return Unavailable(f"the agent API does not answer: {error or type(error).__name__}")
+
+
+def _error(answer: httpx.Response) -> ForgeyardError:
+    """Turn a problem+json answer back into the error that the server raised."""
+    code, detail = _problem(answer)
+    kind = _BY_CODE.get(code) or _BY_STATUS.get(answer.status_code)
+    if kind is None:
+        retryable = answer.status_code >= 500 or answer.status_code in (408, 429)
+        kind = Unavailable if retryable else Rejected
+    return kind(detail)
+
+
+def _problem(answer: httpx.Response) -> tuple[str, str]:
+    fallback = f"{answer.status_code} {answer.reason_phrase}"
+    try:
+        problem = _problem_shape.validate_json(answer.content)
+    except ValidationError:
+        return "", fallback
+    return str(problem.get("code", "")), str(problem.get("detail", fallback))

@@ -1,0 +1,52 @@
+"""How an attempt ended, in the words of the protocol."""
+
+from dataclasses import dataclass
+
+from forgeyard.agent.lease import StopReason
+from forgeyard.agent.steps import StepRun
+from forgeyard.model.job import FailureClass
+from forgeyard.model.protocol import Outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """What to report; `message` says to a reader what went wrong."""
+
+    outcome: Outcome
+    failure_class: FailureClass | None = None
+    exit_code: int | None = None
+    message: str = ""
+
+
+def failed(blame: FailureClass, message: str, *, exit_code: int | None = None) -> Ending:
+    """Describe a failure."""
+    return Ending(outcome=Outcome.FAILED, failure_class=blame, exit_code=exit_code, message=message)
+
+
+def interrupted(reason: StopReason, *, phase: str) -> Ending:
+    """Describe an end that was forced while the attempt was still ours."""
+    if reason is StopReason.TIMED_OUT:
+        return Ending(
+            outcome=Outcome.TIMED_OUT,
+            failure_class=FailureClass.TIMEOUT,
+            message=f"{phase} took longer than allowed",
+        )
+    if reason is StopReason.CANCELLED:
+        return Ending(
+            outcome=Outcome.CANCELLED,
+            failure_class=FailureClass.CANCELLED,
+            message=f"cancelled during {phase}",
+        )
+    # Nobody asked for the job to end, only for its runner: it may be tried again elsewhere.
+    return failed(FailureClass.INFRASTRUCTURE, f"the agent was stopped during {phase}")
+
+
+def of_step(run: StepRun, *, shell: str) -> Ending | None:
+    """Describe a step that ended the attempt; None lets the next one begin."""
+    code, name = run.result.exit_code, run.result.name
+    if code is None:
+        return failed(FailureClass.SANDBOX_SETUP, run.problem)
+    if code == 0:
+        return None
+    how = f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
+    return failed(FailureClass.USER_COMMAND, f"step {name!r} ({shell}) {how}", exit_code=code)

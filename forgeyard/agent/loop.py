@@ -1,0 +1,210 @@
+"""An agent from start to end: clear what an earlier one left, register, work, drain.
+
+Speaks to nothing but the agent API. One work directory belongs to one agent at a time.
+"""
+
+import asyncio
+import random
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+
+from forgeyard import clock, entropy
+from forgeyard.agent import probe, secrets, workspace
+from forgeyard.agent.backoff import BackOff
+from forgeyard.agent.client import AgentClient
+from forgeyard.agent.journal import Journal
+from forgeyard.agent.lease import Clock
+from forgeyard.agent.process import kill_marked, kill_recorded
+from forgeyard.agent.session import Session, Wishes
+from forgeyard.agent.steps import KILL_AFTER_S, MARK
+from forgeyard.agent.usage import Sampler
+from forgeyard.agent.work import Shop
+from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.errors import Conflict, InvalidRequest, StaleRejected, Unavailable
+from forgeyard.model.protocol import Register, Registered
+
+T = TypeVar("T")
+LONGEST_BACK_OFF_S = 15.0
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    """Where the server is, and what this host's operator grants."""
+
+    url: str
+    token: str
+    config: AgentConfig
+    limits: LimitsConfig
+
+
+async def run_agent(settings: AgentSettings, stop: asyncio.Event | None = None) -> int:
+    """Run an agent until `stop` is set, then let it finish what runs; return the exit code.
+
+    Raises:
+        ForgeyardError: it cannot start: a wrong setting, token, secrets file or work directory.
+    """
+    agent = Agent(settings)
+    stopping = asyncio.ensure_future(_when(stop, agent))
+    try:
+        return await agent.run()
+    finally:
+        stopping.cancel()
+
+
+async def _when(stop: asyncio.Event | None, agent: "Agent") -> None:
+    if stop is not None:
+        await stop.wait()
+        agent.drain()
+
+
+def serve(settings: AgentSettings) -> int:
+    """Run an agent as this process: TERM drains, TERM again or INT ends what runs, too."""
+    if not structlog.is_configured():
+        _configure_log()
+    return asyncio.run(_serve(settings))
+
+
+async def _serve(settings: AgentSettings) -> int:
+    agent, loop = Agent(settings), asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, agent.drain)
+    loop.add_signal_handler(signal.SIGINT, agent.halt)
+    return await agent.run()
+
+
+def _configure_log() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+class Agent:
+    """One agent process."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        *,
+        monotonic: Clock = clock.boottime,
+        rng: random.Random | None = None,
+        kill_after: float = KILL_AFTER_S,
+    ) -> None:
+        self._settings = settings
+        self._config = settings.config
+        self._clock = monotonic
+        self._rng = rng or entropy.system()
+        self._kill_after = kill_after
+        self._wishes = Wishes()
+
+    def drain(self) -> None:
+        """Take nothing more and end when everything is finished; asked twice, end at once."""
+        if self._wishes.drain.is_set():
+            self._wishes.halt.set()
+        self._wishes.drain.set()
+
+    def halt(self) -> None:
+        """End what runs, report it as a failure of this runner, and end."""
+        self._wishes.halt.set()
+        self._wishes.drain.set()
+
+    async def run(self) -> int:
+        """Work until drained; return the exit code."""
+        work_dir = await asyncio.to_thread(self._prepare)
+        async with AgentClient(self._settings.url, self._settings.token) as client:
+            with Journal(work_dir) as journal:
+                await asyncio.to_thread(clear_leftovers, journal, work_dir)
+                shop = Shop(
+                    client=client,
+                    journal=journal,
+                    sampler=Sampler(),
+                    config=self._config,
+                    limits=self._settings.limits,
+                    work_dir=work_dir,
+                    clock=self._clock,
+                    now=clock.now,
+                    rng=self._rng,
+                    kill_after=self._kill_after,
+                )
+                await self._work(shop)
+        _log.info("agent ended")
+        return 0
+
+    def _prepare(self) -> Path:
+        """Check what can be checked before anything is promised to a server."""
+        if self._config.secrets_file:
+            secrets.load(Path(self._config.secrets_file))
+        name = self._config.name or socket.gethostname()
+        try:
+            return workspace.prepare_work_dir(self._config.work_dir, name=name)
+        except OSError as error:
+            raise InvalidRequest(
+                f"the work directory cannot be made: {error}",
+                field="agent.work_dir",
+                value=self._config.work_dir,
+                allowed="a directory that this user may write",
+            ) from error
+
+    async def _work(self, shop: Shop) -> None:
+        sampling = asyncio.ensure_future(shop.sampler.run())
+        try:
+            while not self._wishes.drain.is_set():
+                registration = await probe.registration(self._config, shop.work_dir)
+                registered = await self._register(shop.client, registration)
+                if registered is None:
+                    return
+                await self._one_session(Session(shop, registered, registration, self._wishes))
+        finally:
+            sampling.cancel()
+            await asyncio.gather(sampling, return_exceptions=True)
+
+    async def _one_session(self, session: Session) -> None:
+        try:
+            await session.run()
+        except StaleRejected as error:
+            _log.warning("session lost; its jobs were killed", error=error.message)
+
+    async def _register(self, client: AgentClient, message: Register) -> Registered | None:
+        """Ask until the server answers or the agent is told to end.
+
+        Raises:
+            Rejected: the server will not have this agent, whatever the reason.
+        """
+        back_off = BackOff(longest=LONGEST_BACK_OFF_S, rng=self._rng)
+        while not self._wishes.drain.is_set():
+            try:
+                registered = await client.register(message)
+            except (Unavailable, Conflict) as error:
+                delay = back_off.delay()
+                _log.warning("cannot register yet", error=error.message, wait_s=round(delay, 2))
+                await self._rest(delay)
+            else:
+                _log.info("registered", runner=message.runner_name, session=registered.session_id)
+                return registered
+        return None
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wishes.drain.wait(), seconds)
+
+
+def clear_leftovers(journal: Journal, work_dir: Path) -> None:
+    """Kill and remove what an earlier agent left behind when it died; blocking."""
+    for leftover in journal.leftovers():
+        killed = sum(kill_recorded(group) for group in leftover.groups)
+        strays = kill_marked(f"{MARK}={leftover.lease_id}")
+        _log.warning("leftover cleared", lease=leftover.lease_id, groups=killed, strays=strays)
+        journal.ended(leftover.lease_id, now=clock.now())
+    workspace.remove_all(work_dir)

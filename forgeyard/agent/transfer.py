@@ -1,0 +1,138 @@
+"""Moves inputs and outputs of one attempt, verified, in bounded memory and off the event loop."""
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO, ParamSpec, TypeVar
+
+from forgeyard import archive
+from forgeyard.agent.client import AgentClient
+from forgeyard.agent.lease import HeldLease
+from forgeyard.agent.usage import Meter
+from forgeyard.agent.workspace import Folders
+from forgeyard.config import LimitsConfig
+from forgeyard.errors import TooLarge, WrongDigest
+from forgeyard.model.ids import Digest
+from forgeyard.model.job import OutputSpec
+from forgeyard.model.protocol import Input
+
+P = ParamSpec("P")
+T = TypeVar("T")
+SOURCE = "source"
+
+
+class Transfers:
+    """The archives of one attempt on their way."""
+
+    def __init__(
+        self,
+        client: AgentClient,
+        held: HeldLease,
+        folders: Folders,
+        *,
+        meter: Meter,
+        limits: LimitsConfig,
+    ) -> None:
+        self._client = client
+        self._held = held
+        self._folders = folders
+        self._meter = meter
+        self._limits = limits
+        self._working: set[asyncio.Future[None]] = set()
+
+    async def fetch(self, given: Input) -> Path:
+        """Download an input and verify it.
+
+        Raises:
+            WrongDigest: it is not what was promised.
+            TooLarge: it exceeds the limit of its kind.
+        """
+        target = self._folders.transfer / given.digest.replace(":", "-")
+        with await self.in_thread(target.open, "wb") as file:
+            sink = _Sink(file, limit=self._limit(given))
+            pieces = self._client.fetch(self._held.lease_id, self._held.holder, digest=given.digest)
+            async for piece in pieces:
+                await self.in_thread(sink.write, piece)
+        self._meter.bytes_fetched += sink.size
+        if sink.digest() != given.digest:
+            raise WrongDigest(
+                f"{given.origin}: the bytes hash to {sink.digest()}",
+                field="digest",
+                value=given.digest,
+            )
+        return target
+
+    async def unpack(self, given: Input, path: Path) -> int:
+        """Unpack a fetched input into the workspace and drop the archive; return the files."""
+        return await self.in_thread(self._unpack, given, path)
+
+    def _unpack(self, given: Input, path: Path) -> int:
+        with path.open("rb") as source:
+            files = archive.unpack(source, self._folders.workspace, limit=self._limit(given))
+        path.unlink()
+        return files
+
+    def _limit(self, given: Input) -> int:
+        return self._limits.source if given.origin == SOURCE else self._limits.output
+
+    async def pack(self, output: OutputSpec) -> tuple[archive.Packed, Path]:
+        """Write an output's archive; it may turn out to hold no files."""
+        return await self.in_thread(self._pack, output)
+
+    def _pack(self, output: OutputSpec) -> tuple[archive.Packed, Path]:
+        path = self._folders.transfer / f"output-{output.name}"
+        with path.open("wb") as target:
+            packed = archive.pack_output(
+                self._folders.workspace, output.path, target, self._limits.output
+            )
+        return packed, path
+
+    async def send(self, output: OutputSpec, packed: archive.Packed, path: Path) -> None:
+        """Upload a packed output; sending it again is harmless."""
+        await self._client.upload(
+            self._held.lease_id,
+            self._held.holder,
+            name=output.name,
+            digest=Digest(packed.digest),
+            size=packed.size,
+            source=path,
+        )
+        self._meter.bytes_uploaded += packed.size
+
+    async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work in a thread; `settle` waits for it even when nobody else does."""
+        work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+        ended = asyncio.ensure_future(_end_of(work))
+        self._working.add(ended)
+        ended.add_done_callback(self._working.discard)
+        return await asyncio.shield(work)
+
+    async def settle(self) -> None:
+        """Wait until no thread touches the directories any more."""
+        while self._working:
+            await asyncio.wait(self._working)
+
+
+async def _end_of(work: "asyncio.Future[T]") -> None:
+    await asyncio.wait((work,))
+
+
+class _Sink:
+    """Writes and hashes at once."""
+
+    def __init__(self, file: BinaryIO, *, limit: int) -> None:
+        self._file = file
+        self._limit = limit
+        self._hash = hashlib.sha256()
+        self.size = 0
+
+    def write(self, piece: bytes) -> None:
+        self.size += len(piece)
+        if self.size > self._limit:
+            raise TooLarge(f"the archive exceeds {self._limit} bytes", field="input")
+        self._hash.update(piece)
+        self._file.write(piece)
+
+    def digest(self) -> str:
+        return f"sha256:{self._hash.hexdigest()}"

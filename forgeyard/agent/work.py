@@ -1,0 +1,173 @@
+"""One lease, from taking the offer to reporting the end of the attempt.
+
+Whatever happens in between, no process and no file of the attempt stays behind.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from forgeyard.agent import ending, secrets
+from forgeyard.agent.attempt import Attempt
+from forgeyard.agent.client import AgentClient
+from forgeyard.agent.ending import Ending
+from forgeyard.agent.journal import Journal
+from forgeyard.agent.lease import Clock, HeldLease, Interrupted
+from forgeyard.agent.logs import LogStream
+from forgeyard.agent.masking import Masker
+from forgeyard.agent.offers import search_path
+from forgeyard.agent.process import GroupId, kill_marked
+from forgeyard.agent.reports import Reports
+from forgeyard.agent.steps import KILL_AFTER_S, MARK, Bench, environment
+from forgeyard.agent.transfer import Transfers
+from forgeyard.agent.usage import Meter, Sampler
+from forgeyard.agent.workspace import folders_of
+from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import environment as allowed
+from forgeyard.errors import ForgeyardError
+from forgeyard.model.job import FailureClass
+from forgeyard.model.protocol import CompletionVerdict, Outcome
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shop:
+    """What every attempt on this host shares."""
+
+    client: AgentClient
+    journal: Journal
+    sampler: Sampler
+    config: AgentConfig
+    limits: LimitsConfig
+    work_dir: Path
+    clock: Clock
+    now: Callable[[], datetime]
+    rng: random.Random
+    kill_after: float = KILL_AFTER_S
+
+
+class Work:
+    """The work on one offer."""
+
+    def __init__(self, shop: Shop, held: HeldLease, *, longest_back_off: float) -> None:
+        self._shop = shop
+        self.held = held
+        self.is_active = False
+        """Accepted and not yet reported: its lease is to be renewed."""
+        self.is_over = False
+        """Nothing runs any more, though its files may still be there."""
+        self._spec = held.offer.spec
+        self._folders = folders_of(shop.work_dir, held.lease_id)
+        self._meter = Meter()
+        self._reports = Reports(shop.client, held, longest_back_off=longest_back_off, rng=shop.rng)
+        self._transfers = Transfers(
+            shop.client, held, self._folders, meter=self._meter, limits=shop.limits
+        )
+        self._log = _log.bind(
+            lease=held.lease_id, job=self._spec.name, attempt=held.offer.attempt_number
+        )
+
+    @property
+    def slots(self) -> int:
+        """Tell how many slots it takes."""
+        return max(1, self._spec.resources.slots)
+
+    async def run(self) -> None:
+        """Accept, carry out, report and clean up."""
+        try:
+            if await self._reports.accept():
+                self.is_active = True
+                self._log.info("lease accepted")
+                await self._carry_out()
+        except Interrupted as stop:
+            self._log.warning("lease lost; its processes are killed", reason=stop.reason.value)
+        except Exception:
+            # Other attempts go on; the server learns of this one from its silence.
+            self._log.exception("attempt broke off")
+        finally:
+            self.is_active = False
+            self.is_over = True
+            await asyncio.shield(asyncio.ensure_future(self._clean_up()))
+
+    async def _carry_out(self) -> None:
+        begun = self._shop.clock()
+        granted = await self._read_secrets()
+        values = granted if not isinstance(granted, Ending) else {}
+        masker = Masker(values.values())
+        logs = LogStream(self._reports.log, masker=masker, limit=self._shop.limits.log_per_attempt)
+        attempt = Attempt(self._bench(logs, values), self._reports, self._transfers)
+        sending = asyncio.ensure_future(self.held.hold(logs.run()))
+        try:
+            end = granted if isinstance(granted, Ending) else await attempt.carry_out()
+            if end.message:
+                await logs.note(end.message)
+        finally:
+            await logs.close()
+            await asyncio.gather(sending, return_exceptions=True)
+        await self._report(end, attempt, wall=self._shop.clock() - begun, masker=masker)
+
+    async def _read_secrets(self) -> Mapping[str, str] | Ending:
+        """Read the secrets of this job anew, for the operator may have changed them."""
+        if not self._spec.secrets:
+            return {}
+        try:
+            path = Path(self._shop.config.secrets_file)
+            granted = await asyncio.to_thread(secrets.load, path)
+        except ForgeyardError as error:
+            return ending.failed(FailureClass.POLICY, error.message)
+        missing = sorted(set(self._spec.secrets) - granted.keys())
+        if missing:
+            return ending.failed(FailureClass.POLICY, f"not granted: {', '.join(missing)}")
+        return {name: granted[name] for name in self._spec.secrets}
+
+    def _bench(self, logs: LogStream, values: Mapping[str, str]) -> Bench:
+        config = self._shop.config
+        wanted = self._spec.requires.toolchains
+        return Bench(
+            held=self.held,
+            folders=self._folders,
+            env=environment(
+                self.held.offer,
+                self._folders,
+                passed=allowed(config.pass_env),
+                path=search_path(wanted, config.toolchains, path=config.path),
+                secrets=values,
+            ),
+            logs=logs,
+            meter=self._meter,
+            sampler=self._shop.sampler,
+            started=self._remember,
+            kill_after=self._shop.kill_after,
+        )
+
+    def _remember(self, group: GroupId) -> None:
+        self._shop.journal.started(self.held.lease_id, group)
+
+    async def _report(self, end: Ending, attempt: Attempt, *, wall: float, masker: Masker) -> None:
+        """Say how it ended; a success that the server finds incomplete is a failed upload."""
+        usage, steps = self._meter.total(wall=wall), tuple(attempt.steps)
+        said = Ending(
+            outcome=end.outcome,
+            failure_class=end.failure_class,
+            exit_code=end.exit_code,
+            message=masker.text(end.message),
+        )
+        verdict = await self._reports.complete(said, usage=usage, steps=steps)
+        if verdict is CompletionVerdict.INVALID_REJECTED and end.outcome is Outcome.SUCCEEDED:
+            said = ending.failed(FailureClass.OUTPUT_UPLOAD, "the server misses a required output")
+            verdict = await self._reports.complete(said, usage=usage, steps=steps)
+        self._log.info("attempt reported", outcome=said.outcome.value, verdict=verdict.value)
+
+    async def _clean_up(self) -> None:
+        """Leave nothing behind: processes first, then files, then the memory of both."""
+        mark = f"{MARK}={self.held.lease_id}"
+        await self._transfers.settle()
+        await asyncio.to_thread(kill_marked, mark)
+        await asyncio.to_thread(self._folders.remove)
+        await asyncio.to_thread(self._shop.journal.ended, self.held.lease_id, now=self._shop.now())

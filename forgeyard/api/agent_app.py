@@ -1,0 +1,27 @@
+"""The agent API: what a runner's agent speaks, on a port of its own."""
+
+import re
+from typing import Final
+
+from fastapi import FastAPI
+
+from forgeyard.api import health, leases, payloads, sessions
+from forgeyard.api.app import furnish, routes_only
+from forgeyard.api.dependencies import ApiDependencies
+
+STREAMS: Final = (re.compile(r"/agent/v1/leases/[^/]+/outputs/[^/]+"),)
+
+
+def assemble() -> FastAPI:
+    """Put the agents' routes together."""
+    return routes_only(
+        "Forgeyard agent API",
+        "Sessions, leases, logs, inputs and outputs. Version 1 of the protocol.",
+        (sessions.router, leases.router, payloads.router),
+        open_routers=(health.router,),
+    )
+
+
+def create_agent_app(deps: ApiDependencies) -> FastAPI:
+    """Make the agent API."""
+    return furnish(assemble(), deps, streams=STREAMS)

@@ -1,0 +1,81 @@
+"""The public API: people, the command line and the console.
+
+`assemble` puts routes together without anything behind them, which is all the OpenAPI document
+needs; `create_app` adds what they work with and what stands before them.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
+
+from forgeyard import clock
+from forgeyard.api import blobs, health, logs, outputs, problems, runners, runs, scheduler
+from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
+from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.requests import BodyLimit, RequestIds
+from forgeyard.api.transfers import Uploads
+from forgeyard.model.ids import new_id
+
+STREAMS: Final = (re.compile(r"/v1/blobs/[^/]+"),)
+
+
+def assemble() -> FastAPI:
+    """Put the public routes together."""
+    return routes_only(
+        "Forgeyard",
+        "Submit runs and follow them.",
+        (runs.router, logs.router, outputs.router, blobs.router, scheduler.router, runners.router),
+        open_routers=(health.router, runs.schema_router),
+    )
+
+
+def create_app(deps: ApiDependencies) -> FastAPI:
+    """Make the public API."""
+    return furnish(assemble(), deps, streams=STREAMS)
+
+
+def routes_only(
+    title: str,
+    description: str,
+    routers: Sequence[APIRouter],
+    *,
+    open_routers: Sequence[APIRouter],
+) -> FastAPI:
+    """Make an application of routes that demand the token, and a few that do not."""
+    app = FastAPI(
+        title=title,
+        description=description,
+        version="1",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/openapi.json",
+        responses=problems.DOCUMENTED,
+        generate_unique_id_function=_name,
+        separate_input_output_schemas=False,
+    )
+    for router in routers:
+        app.include_router(router, dependencies=[Depends(bearer)])
+    for router in open_routers:
+        app.include_router(router)
+    problems.install(app)
+    return app
+
+
+def furnish(
+    app: FastAPI, deps: ApiDependencies, *, streams: Collection[re.Pattern[str]]
+) -> FastAPI:
+    """Give an application what its routes work with, and what stands before them."""
+    app.state.dependencies = deps
+    app.state.uploads = Uploads()
+    # The last added stands outermost.
+    app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
+    app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
+    app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))
+    return app
+
+
+def _name(route: APIRoute) -> str:
+    return route.name

@@ -1,0 +1,49 @@
+"""Blobs by digest: a run's source goes in here before the run is submitted."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import MaxLen
+from fastapi import APIRouter, Path, Request, Response
+
+from forgeyard.api.dependencies import Deps
+from forgeyard.errors import NotFound
+from forgeyard.store import blobs
+from forgeyard.store.engine import read
+
+router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
+DigestPath = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$"), MaxLen(71)]
+BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+"""Documents a raw body that the route reads in pieces."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stored:
+    """A blob that is in the store."""
+
+    digest: str
+    size: int
+
+
+@router.put("/{digest}", status_code=201, openapi_extra=BODY)
+async def put_blob(digest: DigestPath, request: Request, deps: Deps) -> Stored:
+    """Store bytes under their digest; storing them again is harmless."""
+    size = await request.app.state.uploads.receive(
+        request, deps, digest=digest, limit=deps.config.limits.source
+    )
+    return Stored(digest=digest, size=size)
+
+
+@router.head("/{digest}", response_class=Response)
+def has_blob(digest: DigestPath, deps: Deps) -> Response:
+    """Tell whether a blob is stored, and how large it is."""
+    with read(deps.engine) as connection:
+        known = blobs.known(connection, digest)
+    if not known or not deps.blobs.exists(digest):
+        raise NotFound("no such blob", field="digest", value=digest)
+    return Response(headers={"Content-Length": str(deps.blobs.size(digest)), "ETag": f'"{digest}"'})

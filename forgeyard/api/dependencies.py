@@ -1,0 +1,48 @@
+"""What the routes work with; built once by `serve`, or by a test."""
+
+import random
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import Depends, Request
+
+from forgeyard.api.polling import AssignmentReader
+from forgeyard.config import Config
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import engine as database
+from forgeyard.store.blobs import BlobStore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiDependencies:
+    """Everything from outside that a route may touch."""
+
+    engine: sa.Engine
+    blobs: BlobStore
+    config: Config
+    policy: SchedulingPolicy
+    token: str
+    rng: random.Random
+    kick: Callable[[], None]
+    """Ask for a relay of what was just committed; never blocks and never fails."""
+    temporal_answers: Callable[[], Awaitable[bool]]
+    assignments: AssignmentReader
+
+    @contextmanager
+    def change(self) -> Generator[sa.Connection]:
+        """Open a write transaction, and have its events relayed once it is committed."""
+        with database.write(self.engine) as connection:
+            yield connection
+        self.kick()
+
+
+async def _dependencies(request: Request) -> ApiDependencies:
+    found: object = request.app.state.dependencies
+    assert isinstance(found, ApiDependencies)
+    return found
+
+
+Deps = Annotated[ApiDependencies, Depends(_dependencies)]

@@ -1,0 +1,69 @@
+"""Whether this process is alive and ready; open to anybody, so it says no more than that."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import Annotated
+
+import sqlalchemy as sa
+from fastapi import APIRouter, Depends, Response
+
+from forgeyard.api.dependencies import Deps
+from forgeyard.errors import ForgeyardError
+from forgeyard.store import engine as database
+
+router = APIRouter(tags=["health"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alive:
+    """The process answers."""
+
+    status: str = "ok"
+
+
+class Readiness(StrEnum):
+    """What can be expected of this process now."""
+
+    READY = "ready"
+    DEGRADED = "degraded"
+    """Everything but prompt scheduling works: Temporal does not answer."""
+    UNAVAILABLE = "unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ready:
+    """What this process depends on, and whether it answers."""
+
+    status: Readiness
+    database: bool
+    temporal: bool
+
+
+def _database_answers(deps: Deps) -> bool:
+    try:
+        with database.read(deps.engine) as connection:
+            connection.execute(sa.select(1))
+    except ForgeyardError:
+        return False
+    return True
+
+
+@router.get("/healthz")
+async def healthz() -> Alive:
+    """Say that the process lives."""
+    return Alive()
+
+
+@router.get("/readyz")
+async def readyz(
+    response: Response, deps: Deps, database_ok: Annotated[bool, Depends(_database_answers)]
+) -> Ready:
+    """Say what answers; 503 only without the database, for without Temporal most things work."""
+    temporal_ok = await deps.temporal_answers()
+    if not database_ok:
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
+        status = Readiness.UNAVAILABLE
+    else:
+        status = Readiness.READY if temporal_ok else Readiness.DEGRADED
+    return Ready(status=status, database=database_ok, temporal=temporal_ok)

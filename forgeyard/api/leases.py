@@ -1,0 +1,72 @@
+"""What an agent does about a lease. The store decides; a refusal is audited, then answered 409."""
+
+from typing import Annotated
+
+from annotated_types import MaxLen
+from fastapi import APIRouter
+
+from forgeyard.api.dependencies import Deps
+from forgeyard.errors import StaleRejected
+from forgeyard.model.protocol import (
+    Accepted,
+    Complete,
+    CompletionAnswer,
+    Holder,
+    Progress,
+    Reject,
+    Renew,
+    RenewAnswer,
+)
+from forgeyard.store import leases
+from forgeyard.store.engine import write
+from forgeyard.store.leases import Refused
+
+router = APIRouter(prefix="/agent/v1", tags=["leases"])
+LeasePath = Annotated[str, MaxLen(64)]
+
+
+@router.post("/leases/{lease_id}/accept")
+def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
+    """Take an offer up; doing so twice is as good as once."""
+    with deps.change() as connection:
+        answer = leases.accept(connection, lease_id, holder, policy=deps.policy.lease)
+    if isinstance(answer, Refused):
+        raise _stale(lease_id, answer)
+    return answer
+
+
+@router.post("/leases/{lease_id}/reject", status_code=204)
+def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
+    """Turn an offer down; the job goes back and this runner is not asked again for a while."""
+    with deps.change() as connection:
+        answer = leases.reject(connection, lease_id, message, policy=deps.policy.lease)
+    if isinstance(answer, Refused):
+        raise _stale(lease_id, answer)
+
+
+@router.post("/leases/{lease_id}/progress", status_code=204)
+def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
+    """Report that an attempt entered its next phase."""
+    with deps.change() as connection:
+        answer = leases.progress(connection, lease_id, message, policy=deps.policy.lease)
+    if isinstance(answer, Refused):
+        raise _stale(lease_id, answer)
+
+
+@router.post("/leases/{lease_id}/complete")
+def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAnswer:
+    """Report how an attempt ended; a stale report is answered, not stored."""
+    with deps.change() as connection:
+        verdict = leases.complete(connection, lease_id, message, policy=deps.policy.lease)
+    return CompletionAnswer(verdict=verdict)
+
+
+@router.post("/renewals")
+def renew(message: Renew, deps: Deps) -> RenewAnswer:
+    """Keep leases alive, all in one request; nothing is relayed for it."""
+    with write(deps.engine) as connection:
+        return leases.renew(connection, message, policy=deps.policy.lease)
+
+
+def _stale(lease_id: str, refused: Refused) -> StaleRejected:
+    return StaleRejected(refused.reason, field="lease_id", value=lease_id)

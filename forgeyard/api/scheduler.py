@@ -1,0 +1,97 @@
+"""What the scheduler sees and why it decides as it does; nothing here changes anything."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from forgeyard.api.dependencies import Deps
+from forgeyard.model.transitions import JobState
+from forgeyard.scheduler.explain import Explanation, explain
+from forgeyard.store import overview, snapshot, views
+from forgeyard.store.engine import read
+
+router = APIRouter(prefix="/v1", tags=["scheduler"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobScheduling(Explanation):
+    """How a job stands, and how the rules would place it if it waited now.
+
+    `sentence` speaks of the state it is really in; the rest is the replayed cycle.
+    """
+
+    run_name: str
+    state: JobState
+    attempts: tuple[views.AttemptView, ...]
+    """Where it went so far, with the score that sent it there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusShown(overview.SchedulerStatus):
+    """How the scheduler stands, and where the Temporal Web UI shows its workflows."""
+
+    ui_url: str
+    namespace: str
+
+
+@router.get("/jobs/{job_id}/scheduling")
+def explain_job(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> JobScheduling:
+    """Explain where a job would go now: every runner, with its score or every reason against it."""
+    with read(deps.engine) as connection:
+        job, seen = snapshot.load_with(connection, job_id, deps.policy)
+        run = views.run(connection, job.run_id)
+    found = explain(job, seen, deps.policy)
+    shown = next(one for one in run.jobs if one.job_id == job_id)
+    parts = {name: getattr(found, name) for name in Explanation.__slots__}
+    parts["sentence"] = _sentence(shown, found)
+    return JobScheduling(
+        **parts, run_name=run.name, state=JobState(shown.state), attempts=shown.attempts
+    )
+
+
+def _sentence(job: views.JobView, found: Explanation) -> str:
+    """Say why the job is where it is; only a job that waits for a runner has a next cycle."""
+    state = JobState(job.state)
+    if state is JobState.ELIGIBLE and job.cancel_reason is None:
+        return found.sentence
+    if job.waiting:
+        return f"The job {job.waiting}."
+    words = state.value.replace("_", " ")
+    if not job.attempts:
+        return f"The job is {words}: {job.message}." if job.message else f"The job is {words}."
+    last = job.attempts[-1]
+    return f"The job is {words}: attempt {last.number} on {last.runner}, placed with {last.score}."
+
+
+@router.get("/scheduler/status")
+def scheduler_status(deps: Deps) -> StatusShown:
+    """Tell how much waits and runs, what the last cycle did, and whether anything is stuck."""
+    with read(deps.engine) as connection:
+        found = overview.scheduler_status(connection, deps.config.partition)
+    return StatusShown(
+        **{name: getattr(found, name) for name in overview.SchedulerStatus.__slots__},
+        ui_url=deps.config.temporal.ui_url,
+        namespace=deps.config.temporal.namespace,
+    )
+
+
+@router.get("/scheduler/queues")
+def scheduler_queues(deps: Deps) -> tuple[overview.QueueView, ...]:
+    """List the queues with what waits in them and for how long."""
+    with read(deps.engine) as connection:
+        return overview.queues(connection)
+
+
+@router.get("/scheduler/capacity")
+def scheduler_capacity(deps: Deps) -> overview.CapacityView:
+    """Sum up what the runners offer, hold and have left."""
+    with read(deps.engine) as connection:
+        return overview.capacity(connection)
+
+
+@router.get("/scheduler/runners")
+def scheduler_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
+    """List every registered runner as the scheduler sees it."""
+    with read(deps.engine) as connection:
+        return overview.runners(connection)

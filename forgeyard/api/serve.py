@@ -1,0 +1,237 @@
+"""One process of the API: both listeners and what runs beside them, in one event loop.
+
+Beside the listeners run the reader of the long polls, the relay of what was just committed, and
+the beat that tells the sweep that renewals can be heard. Temporal is needed for none of it.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+from collections.abc import Callable, Collection, Generator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import sqlalchemy as sa
+import uvicorn
+from fastapi import FastAPI
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+
+from activities import relay
+from forgeyard import entropy
+from forgeyard.api.agent_app import create_agent_app
+from forgeyard.api.app import create_app
+from forgeyard.api.auth import ensure_token
+from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.polling import AssignmentReader
+from forgeyard.api.relay_kick import RelayKick
+from forgeyard.config import Config
+from forgeyard.errors import PortTaken
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.protocol import Assignments
+from forgeyard.store import dispatch, liveness
+from forgeyard.store.blobs import FileBlobStore
+from forgeyard.store.engine import open_engine, read, write
+
+BEAT_S: Final = 5.0
+GRACE_S: Final = 5
+HEALTH_TIMEOUT: Final = timedelta(seconds=1)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listening:
+    """Where the two listeners can be reached, ports filled in."""
+
+    api_url: str
+    agent_url: str
+
+
+async def serve(
+    config: Config,
+    stop: asyncio.Event,
+    *,
+    client: Client | None = None,
+    policy: SchedulingPolicy | None = None,
+    listening: Callable[[Listening], None] | None = None,
+) -> None:
+    """Serve until told to stop; without a client, connect to Temporal whenever it answers.
+
+    Raises:
+        PortTaken: another program listens on one of the ports.
+    """
+    public, agents = _bind(config.api.host, config.api.port, field="api.port"), None
+    try:
+        agents = _bind(config.api.agent_host, config.api.agent_port, field="api.agent_port")
+        engine = open_engine(config.database_url(), config.store)
+        try:
+            temporal = client or await _lazy_client(config)
+            process = _Process(config, policy or SchedulingPolicy(), engine, temporal)
+            if listening is not None:
+                listening(Listening(api_url=_url(public), agent_url=_url(agents)))
+            await process.run(stop, public=public, agents=agents)
+        finally:
+            engine.dispose()
+    finally:
+        for sock in (public, agents):
+            if sock is not None:
+                sock.close()
+
+
+def _bind(host: str, port: int, *, field: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        sock.bind((host, port))
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        taken = error.errno == errno.EADDRINUSE
+        raise PortTaken(
+            f"cannot listen on {host}:{port}: "
+            + ("another program has the port" if taken else str(error.strerror)),
+            field=field,
+            value=port,
+            allowed="a free port, or 0 for any",
+        ) from error
+    return sock
+
+
+def _url(sock: socket.socket) -> str:
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _lazy_client(config: Config) -> Client:
+    """Make a client that connects when it is first used, and tries again when that fails."""
+    return await Client.connect(
+        config.temporal.address,
+        namespace=config.temporal.namespace,
+        data_converter=pydantic_data_converter,
+        lazy=True,
+    )
+
+
+class _Process:
+    """Everything that one API process runs, wired together."""
+
+    def __init__(
+        self, config: Config, policy: SchedulingPolicy, engine: sa.Engine, client: Client
+    ) -> None:
+        self._config = config
+        self._policy = policy
+        self._engine = engine
+        self._client = client
+        self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
+        self._reader = AssignmentReader(self._assignments, period_s=config.api.poll_ms / 1000)
+
+    async def run(
+        self, stop: asyncio.Event, *, public: socket.socket, agents: socket.socket
+    ) -> None:
+        """Run both listeners and everything beside them until told to stop."""
+        deps = self._dependencies()
+        # Before anybody is heard: a gap is bridged before the sweep may expire anything.
+        await self._beat()
+        listeners = (
+            (_listener(create_app(deps)), public),
+            (_listener(create_agent_app(deps)), agents),
+        )
+        ending = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reader.run(ending))
+            tasks.create_task(self._relay.run(ending))
+            tasks.create_task(self._keep_beating(ending))
+            tasks.create_task(_stop_with(stop, ending, [server for server, _ in listeners]))
+            for server, sock in listeners:
+                tasks.create_task(_serve_one(server, sock, stop))
+
+    def _dependencies(self) -> ApiDependencies:
+        return ApiDependencies(
+            engine=self._engine,
+            blobs=FileBlobStore(self._config.blob_dir()),
+            config=self._config,
+            policy=self._policy,
+            token=ensure_token(self._config.token_path()),
+            rng=entropy.system(),
+            kick=self._relay.kick,
+            temporal_answers=self._temporal_answers,
+            assignments=self._reader,
+        )
+
+    def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:
+        with read(self._engine) as connection:
+            return dispatch.assignments(connection, session_ids, policy=self._policy.lease)
+
+    async def _temporal_answers(self) -> bool:
+        try:
+            return await self._client.service_client.check_health(timeout=HEALTH_TIMEOUT)
+        except Exception:
+            # Whatever the reason, it does not answer; the SDK raises several kinds here.
+            return False
+
+    async def _keep_beating(self, ending: asyncio.Event) -> None:
+        while not ending.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(ending.wait(), BEAT_S)
+            if not ending.is_set():
+                await self._beat()
+
+    async def _beat(self) -> None:
+        try:
+            await asyncio.to_thread(self._write_beat)
+        except Exception as error:
+            # No beat, no expiries: the right thing while the store is away.
+            _log.warning("renewal beat failed: %s", error)
+
+    def _write_beat(self) -> None:
+        with write(self._engine) as connection:
+            liveness.beat_renewal(connection, policy=self._policy)
+
+
+class _Listener(uvicorn.Server):
+    """A server that leaves signals to the process that runs it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Capture none."""
+        yield
+
+
+def _listener(app: FastAPI) -> _Listener:
+    return _Listener(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+    )
+
+
+async def _serve_one(server: _Listener, sock: socket.socket, stop: asyncio.Event) -> None:
+    """Serve; when one listener ends, for whatever reason, everything does."""
+    try:
+        await server.serve([sock])
+    finally:
+        stop.set()
+
+
+async def _stop_with(
+    stop: asyncio.Event, ending: asyncio.Event, servers: Collection[_Listener]
+) -> None:
+    """Let the polls go first, so that the listeners need not wait for them."""
+    await stop.wait()
+    ending.set()
+    for server in servers:
+        server.should_exit = True

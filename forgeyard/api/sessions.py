@@ -1,0 +1,51 @@
+"""An agent's session: opened, kept alive, asked for work, closed."""
+
+from typing import Annotated
+
+from annotated_types import MaxLen
+from fastapi import APIRouter, Query
+
+from forgeyard.api.dependencies import Deps
+from forgeyard.model.protocol import (
+    Assignments,
+    Heartbeat,
+    HeartbeatAnswer,
+    Register,
+    Registered,
+)
+from forgeyard.store import runners
+
+router = APIRouter(prefix="/agent/v1/sessions", tags=["sessions"])
+SessionPath = Annotated[str, MaxLen(64)]
+
+
+@router.post("", status_code=201)
+def register(message: Register, deps: Deps) -> Registered:
+    """Open a session; the runner's session before it is fenced in the same transaction."""
+    with deps.change() as connection:
+        return runners.register(connection, message, policy=deps.policy.lease, rng=deps.rng)
+
+
+@router.post("/{session_id}/heartbeat")
+def heartbeat(session_id: SessionPath, message: Heartbeat, deps: Deps) -> HeartbeatAnswer:
+    """Keep a session alive and report pressure; learn which leases are gone."""
+    with deps.change() as connection:
+        return runners.heartbeat(connection, session_id, message)
+
+
+@router.post("/{session_id}/poll")
+async def poll(
+    session_id: SessionPath,
+    deps: Deps,
+    wait_ms: Annotated[int, Query(ge=0, le=600_000)] = 20_000,
+) -> Assignments:
+    """Wait for offers, cancellations or a drain; the server may answer sooner than asked."""
+    longest = deps.config.api.long_poll_s
+    return await deps.assignments.wait(session_id, seconds=min(wait_ms / 1000, longest))
+
+
+@router.delete("/{session_id}", status_code=204)
+def close(session_id: SessionPath, deps: Deps) -> None:
+    """Close a session after a drain; leases that still live are fenced."""
+    with deps.change() as connection:
+        runners.close(connection, session_id, policy=deps.policy.lease)

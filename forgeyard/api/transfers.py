@@ -1,0 +1,98 @@
+"""Blobs in and out, in bounded memory whatever their size.
+
+An upload writes in a thread of its own small pool, so that slow senders can only wait for each
+other; it pulls each piece from the event loop when the last one is on disk.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import BinaryIO, Final
+
+from anyio import CapacityLimiter, from_thread, to_thread
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+from starlette.requests import ClientDisconnect
+
+from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.errors import InvalidRequest, TooLarge
+from forgeyard.store import blobs
+
+UPLOADS_AT_ONCE: Final = 16
+IDLE_S: Final = 60.0
+PIECE: Final = 256 * 1024
+
+
+class Uploads:
+    """Receive request bodies into the blob store, only so many at once."""
+
+    def __init__(self, at_once: int = UPLOADS_AT_ONCE) -> None:
+        self._limiter = CapacityLimiter(at_once)
+
+    async def receive(
+        self, request: Request, deps: ApiDependencies, *, digest: str, limit: int
+    ) -> int:
+        """Store the body of a request under its digest, record it, and return its size.
+
+        Raises:
+            TooLarge: it is larger than `limit`; known from its header, or on the way.
+            WrongDigest: it does not hash to `digest`.
+            InvalidRequest: it broke off, or stood still for too long.
+        """
+        declared = request.headers.get("content-length", "")
+        if declared.isdigit() and int(declared[:20]) > limit:
+            raise TooLarge(
+                f"the upload is larger than {limit} bytes",
+                field="body",
+                value=declared,
+                allowed=f"at most {limit} bytes",
+            )
+        pieces = _pieces(request.stream())
+        return await to_thread.run_sync(
+            lambda: blobs.keep(deps.engine, deps.blobs, pieces, digest=digest, limit=limit),
+            limiter=self._limiter,
+        )
+
+
+def _pieces(stream: AsyncIterator[bytes]) -> Iterator[bytes]:
+    """Pull an asynchronous stream from a worker thread."""
+    while True:
+        piece = from_thread.run(_next, stream)
+        if piece is None:
+            return
+        yield piece
+
+
+async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
+    try:
+        return await asyncio.wait_for(anext(stream), IDLE_S)
+    except StopAsyncIteration:
+        return None
+    except ClientDisconnect:
+        raise InvalidRequest("the upload broke off", field="body") from None
+    except TimeoutError:
+        raise InvalidRequest("the upload stood still for too long", field="body") from None
+
+
+def download(
+    request: Request, file: BinaryIO, *, digest: str, size: int, media_type: str, name: str
+) -> Response:
+    """Send a blob; its digest is its ETag, so a caller who has it already gets nothing."""
+    headers = {
+        "ETag": f'"{digest}"',
+        "Cache-Control": "private, max-age=31536000, immutable",
+        "Content-Disposition": f'attachment; filename="{name}"',
+    }
+    if f'"{digest}"' in request.headers.get("if-none-match", ""):
+        file.close()
+        return Response(status_code=304, headers=headers)
+    return StreamingResponse(
+        _read(file),
+        media_type=media_type,
+        headers={**headers, "Content-Length": str(size)},
+    )
+
+
+def _read(file: BinaryIO) -> Iterator[bytes]:
+    with file:
+        while piece := file.read(PIECE):
+            yield piece

@@ -1,0 +1,74 @@
+"""A directory whose descendants are reached without ever following a link.
+
+For archives, whose entries may be anything: a name is entered part by part through open
+directories, so neither a link that is there nor one put there meanwhile leads out. POSIX only.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from forgeyard.errors import UnsafePath
+
+
+class Root:
+    """A directory whose descendants are reached part by part, so that no link is followed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._root = descriptor
+        self._parts: tuple[str, ...] = ()
+        self._here = os.dup(descriptor)
+
+    @classmethod
+    @contextmanager
+    def at(cls, path: Path) -> Generator["Root"]:
+        """Open `path`; links in the path itself are the caller's business."""
+        root = cls(os.open(path, os.O_RDONLY | os.O_DIRECTORY))
+        try:
+            yield root
+        finally:
+            os.close(root._here)
+            os.close(root._root)
+
+    def enter(self, parts: tuple[str, ...]) -> int:
+        """Open a directory that exists; valid until the next call."""
+        return self._walk(parts, _enter)
+
+    def make(self, parts: tuple[str, ...]) -> int:
+        """Open a directory, making what is missing; valid until the next call."""
+        return self._walk(parts, _make)
+
+    def _walk(self, parts: tuple[str, ...], step: Callable[[int, str], int]) -> int:
+        if parts == self._parts:
+            return self._here
+        here = os.dup(self._root)
+        try:
+            for part in parts:
+                deeper = step(here, part)
+                os.close(here)
+                here = deeper
+        except BaseException:
+            os.close(here)
+            raise
+        os.close(self._here)
+        self._parts, self._here = parts, here
+        return here
+
+
+def _enter(parent: int, name: str) -> int:
+    try:
+        return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+            raise
+        raise UnsafePath(
+            f"{name!r} is not a directory of its own", field="path", value=name
+        ) from None
+
+
+def _make(parent: int, name: str) -> int:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o755, dir_fd=parent)
+    return _enter(parent, name)

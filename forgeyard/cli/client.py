@@ -1,0 +1,208 @@
+"""Speaks HTTP with the public API: answers become typed shapes, problems become our own errors."""
+
+import json
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final, TypeVar, cast
+
+import httpx
+from pydantic import TypeAdapter, ValidationError
+
+from forgeyard import errors
+from forgeyard.cli.endpoint import Endpoint
+from forgeyard.errors import Corrupt, ForgeyardError, NotFound, Unavailable
+
+Shape = TypeVar("Shape")
+CHUNK: Final = 256 * 2**10
+CONNECT_S: Final = 5.0
+READ_S: Final = 60.0
+"""Longer than the longest poll that the API offers."""
+LARGEST_PROBLEM: Final = 64 * 2**10
+NOT_FOUND: Final = 404
+OUR_FAULT: Final = 500
+
+_BY_STATUS: Final[dict[int, type[ForgeyardError]]] = {
+    401: errors.Unauthenticated,
+    403: errors.Forbidden,
+    404: errors.NotFound,
+    409: errors.Conflict,
+    413: errors.TooLarge,
+    502: errors.Unavailable,
+    503: errors.Unavailable,
+    504: errors.Unavailable,
+}
+
+
+class Client:
+    """One connection to the API; use as a context manager."""
+
+    def __init__(self, endpoint: Endpoint, *, transport: httpx.BaseTransport | None = None) -> None:
+        self._url = endpoint.url
+        self._http = httpx.Client(
+            base_url=endpoint.url,
+            headers={"Authorization": f"Bearer {endpoint.token}", "User-Agent": "forgeyard-cli"},
+            timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
+            transport=transport,
+            # A proxy for the outside world must not see what goes to this host.
+            trust_env=not endpoint.is_local,
+        )
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **params: str | int | None) -> object:
+        """Read something."""
+        given = {name: value for name, value in params.items() if value is not None}
+        return self._json("GET", path, params=given)
+
+    def post(
+        self, path: str, body: Mapping[str, object], *, idempotency_key: str | None = None
+    ) -> object:
+        """Ask for a change; with a key it is safe to ask again."""
+        headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
+        return self._json("POST", path, content=json.dumps(body), headers=headers)
+
+    def has_blob(self, digest: str) -> bool:
+        """Tell whether the server has these bytes already."""
+        with self._translated():
+            response = self._http.head(f"/v1/blobs/{digest}")
+        if response.status_code == NOT_FOUND:
+            return False
+        self._check(response)
+        return True
+
+    def put_blob(self, digest: str, size: int, content: Iterable[bytes]) -> None:
+        """Upload bytes under their digest."""
+        with self._translated():
+            response = self._http.put(
+                f"/v1/blobs/{digest}",
+                content=content,
+                headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
+            )
+        self._check(response)
+
+    @contextmanager
+    def download(self, path: str) -> Generator[tuple[int | None, Iterator[bytes]]]:
+        """Stream an answer: its size, if the server says so, and its bytes."""
+        with self._translated(), self._http.stream("GET", path) as response:
+            if response.is_error:
+                response.read()
+            self._check(response)
+            size = response.headers.get("Content-Length", "")
+            yield int(size) if size.isdecimal() else None, response.iter_raw(CHUNK)
+
+    def _json(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        content: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> object:
+        sent = dict(headers or {})
+        if content is not None:
+            sent["Content-Type"] = "application/json"
+        with self._translated():
+            response = self._http.request(
+                method, path, params=params, content=content, headers=sent
+            )
+        self._check(response)
+        if not response.content:
+            return None
+        try:
+            return cast("object", response.json())
+        except ValueError:
+            raise Corrupt(f"{self._url} does not answer with JSON; is it Forgeyard?") from None
+
+    def _check(self, response: httpx.Response) -> None:
+        if not response.is_success:
+            raise problem(response.status_code, response.content)
+
+    @contextmanager
+    def _translated(self) -> Generator[None]:
+        """Turn the transport's errors into ours."""
+        try:
+            yield
+        except httpx.TimeoutException as error:
+            raise Unavailable(f"{self._url} does not answer in time", field="url") from error
+        except httpx.ConnectError as error:
+            raise Unavailable(
+                f"nothing answers at {self._url}",
+                field="url",
+                value=self._url,
+                allowed="start it with `forgeyard up`, or name another with --url",
+            ) from error
+        except httpx.HTTPError as error:
+            raise Unavailable(
+                f"the connection to {self._url} broke: {error}", field="url"
+            ) from error
+
+
+def shaped(kind: type[Shape], answer: object) -> Shape:
+    """Read an answer into a shape; what the shape does not name is ignored.
+
+    Raises:
+        Corrupt: the server speaks another version of the API.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise Corrupt(
+            f"the server's answer has another shape than expected: {where}: {first['msg']}",
+            field=where,
+            allowed="a server of the same version",
+        ) from error
+
+
+def problem(status: int, body: bytes) -> ForgeyardError:
+    """Make the typed error that a problem+json body stands for, by its code."""
+    said = _read_problem(body)
+    code = said.get("code", "")
+    kind = _kinds().get(code) or _BY_STATUS.get(status) or _by_class(status)
+    message = said.get("detail") or said.get("title") or f"the server answered {status}"
+    error = kind(
+        message, field=said.get("field"), value=said.get("value"), allowed=said.get("allowed")
+    )
+    if said.get("request_id"):
+        error.add_note(f"request {said['request_id']}")
+    return error
+
+
+def _by_class(status: int) -> type[ForgeyardError]:
+    return errors.Corrupt if status >= OUR_FAULT else errors.Rejected
+
+
+def _read_problem(body: bytes) -> dict[str, str]:
+    try:
+        found: object = json.loads(body[:LARGEST_PROBLEM])
+    except (ValueError, RecursionError):
+        return {}
+    entries = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    return {name: value for name, value in entries.items() if isinstance(value, str)}
+
+
+def _kinds() -> dict[str, type[ForgeyardError]]:
+    """Index our errors by code."""
+    found: dict[str, type[ForgeyardError]] = {}
+    waiting: list[type[ForgeyardError]] = [ForgeyardError]
+    while waiting:
+        kind = waiting.pop()
+        found.setdefault(kind.code, kind)
+        waiting.extend(kind.__subclasses__())
+    return found
+
+
+def missing(what: str, value: str, known: Iterable[str]) -> NotFound:
+    """Say that something named does not exist, and what does."""
+    return NotFound(
+        f"there is no {what} {value!r}",
+        field=what,
+        value=value,
+        allowed=", ".join(known) or "none exists",
+    )

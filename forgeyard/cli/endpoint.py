@@ -1,0 +1,123 @@
+"""Finds the system to talk to and the token for it.
+
+The URL comes from the option, the environment, or the system that runs in the data directory. The
+token of a data directory goes to that system and to this host, never anywhere else.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import httpx
+
+from forgeyard.config import ClientConfig, Config
+from forgeyard.errors import InvalidRequest, NotFound, Unauthenticated
+
+ENDPOINTS: Final = "endpoints.json"
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+LONGEST_TOKEN: Final = 4_096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where the API is and what opens it; the token never shows up in a traceback."""
+
+    url: str
+    token: str
+
+    def __repr__(self) -> str:
+        return f"Endpoint(url={self.url!r})"
+
+    @property
+    def is_local(self) -> bool:
+        """Tell whether this host itself is meant."""
+        return httpx.URL(self.url).host in LOOPBACK
+
+
+def resolve(
+    config: Config, client: ClientConfig, *, url: str | None, token_file: Path | None
+) -> Endpoint:
+    """Put options, environment and data directory together, strongest first.
+
+    Raises:
+        InvalidRequest: the URL is not one.
+        NotFound: a token file that was named does not exist.
+        Unauthenticated: there is no token for this URL.
+    """
+    running = running_system(config.data_dir)
+    own = running.get("api_url") or _configured(config)
+    found = checked_url(url or client.url or own)
+    if token_file is not None:
+        return Endpoint(url=found, token=read_token(token_file))
+    if client.token:
+        return Endpoint(url=found, token=client.token)
+    if client.token_file:
+        return Endpoint(url=found, token=read_token(Path(client.token_file)))
+    local = Path(running.get("token_file") or config.token_path())
+    if (found == checked_url(own) or httpx.URL(found).host in LOOPBACK) and local.is_file():
+        return Endpoint(url=found, token=read_token(local))
+    raise Unauthenticated(
+        f"no token for {found}",
+        field="token",
+        allowed=f"--token-file, FORGEYARD_TOKEN, or a running system in {config.data_dir}",
+    )
+
+
+def running_system(data_dir: Path) -> dict[str, str]:
+    """Read what `forgeyard up` wrote about itself; empty if nothing runs there."""
+    try:
+        found: object = json.loads((data_dir / ENDPOINTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    entries = cast("dict[str, object]", found) if isinstance(found, dict) else {}
+    return {name: value for name, value in entries.items() if isinstance(value, str)}
+
+
+def read_token(path: Path) -> str:
+    """Read a token from the first line of its file.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRequest: it cannot be read or holds no token.
+    """
+    try:
+        with path.open(encoding="utf-8") as stream:
+            token = stream.readline(LONGEST_TOKEN).strip()
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}", field="token-file", value=path) from None
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"cannot read the token: {error}", field="token-file", value=path
+        ) from None
+    if not token or not token.isascii() or not token.isprintable():
+        raise InvalidRequest(
+            f"{path} holds no token", field="token-file", value=path, allowed="one line of text"
+        )
+    return token
+
+
+def checked_url(url: str) -> str:
+    """Accept http and https URLs only, without the slash at their end.
+
+    Raises:
+        InvalidRequest: it is something else.
+    """
+    try:
+        parsed = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError):
+        parsed = httpx.URL("")
+    if parsed.scheme not in ("http", "https") or not parsed.host:
+        raise InvalidRequest(
+            f"{url!r} is not a URL", field="url", value=url, allowed="http://HOST:PORT"
+        )
+    return str(parsed).rstrip("/")
+
+
+def _configured(config: Config) -> str:
+    """Tell where `forgeyard api` listens by its configuration."""
+    anywhere = config.api.host in ("", "0.0.0.0", "::")
+    host = "127.0.0.1" if anywhere else config.api.host
+    return (
+        f"http://[{host}]:{config.api.port}" if ":" in host else f"http://{host}:{config.api.port}"
+    )

@@ -1,0 +1,185 @@
+"""Starts the processes of Forgeyard: the only part of the command line that knows more than HTTP.
+
+Each import stands inside its function, so that `forgeyard run list` loads no database and no agent.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from forgeyard import clock, config
+from forgeyard.config import Config
+from forgeyard.errors import Conflict, NotFound, Unavailable
+
+DETACH_WITHIN_S = 90.0
+DOWN_WITHIN_S = 60.0
+
+
+def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
+    """Run the whole system until Ctrl-C, or in the background."""
+    settings = _listening(config, listen)
+    return _up_detached(settings, agents, listen) if detach else _up(settings, agents)
+
+
+def down(config: Config) -> int:
+    """Ask the running system to end and wait until it has.
+
+    Raises:
+        NotFound: nothing runs in this data directory.
+        Unavailable: it did not end in time.
+    """
+    from worker.standalone import read_endpoints
+
+    endpoints = read_endpoints(config.data_dir)
+    if endpoints is None:
+        raise NotFound(f"nothing runs in {config.data_dir}", field="data_dir")
+    os.kill(endpoints.pid, signal.SIGTERM)
+    deadline = clock.monotonic() + DOWN_WITHIN_S
+    while read_endpoints(config.data_dir) is not None:
+        if clock.monotonic() > deadline:
+            raise Unavailable(f"forgeyard up (pid {endpoints.pid}) does not end")
+        time.sleep(0.1)
+    return 0
+
+
+def status(config: Config) -> dict[str, object]:
+    """Tell whether a system runs in this data directory, where, and which processes live."""
+    from worker.standalone import read_endpoints
+
+    endpoints = read_endpoints(config.data_dir)
+    if endpoints is None:
+        return {"running": False, "data_dir": str(config.data_dir)}
+    record = json.loads((config.data_dir / "processes.json").read_text())
+    return {
+        "running": True,
+        "data_dir": str(config.data_dir),
+        "pid": endpoints.pid,
+        "api_url": endpoints.api_url,
+        "agent_url": endpoints.agent_url,
+        "ui_url": endpoints.ui_url,
+        "temporal_address": endpoints.temporal_address,
+        "processes": {name: process["pid"] for name, process in record.items()},
+    }
+
+
+def worker(config: Config) -> int:
+    """Run a Temporal worker until asked to stop."""
+    from worker.main import run_worker
+
+    return asyncio.run(_until_signalled(lambda stop: run_worker(config, stop)))
+
+
+def api(config: Config) -> int:
+    """Serve the public and the agent API until asked to stop."""
+    from forgeyard.api.serve import serve
+
+    return asyncio.run(_until_signalled(lambda stop: serve(config, stop)))
+
+
+def agent(config: Config, *, url: str, token: str) -> int:
+    """Run an agent until asked to stop: TERM drains, INT ends at once."""
+    from forgeyard.agent.loop import AgentSettings, serve
+
+    return serve(AgentSettings(url=url, token=token, config=config.agent, limits=config.limits))
+
+
+async def _until_signalled(run: Callable[[asyncio.Event], Awaitable[object]]) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    await run(stop)
+    return 0
+
+
+def _listening(settings: Config, listen: str | None) -> Config:
+    if listen is None:
+        return settings
+    api = settings.api.model_copy(update={"host": listen, "agent_host": listen})
+    return settings.model_copy(update={"api": api})
+
+
+def _up(settings: Config, agents: int) -> int:
+    from worker.standalone import running
+
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    with running(settings, agents=agents, say=_say) as system:
+        for line in _welcome(settings, system.endpoints.api_url, system.endpoints.agent_url):
+            _say(line)
+        _say(f"  Temporal Web UI  {system.endpoints.ui_url}")
+        system.supervise(lambda: stopping)
+        _say("stopping; unfinished runs go on at the next start")
+    return 0
+
+
+def _welcome(settings: Config, api_url: str, agent_url: str) -> tuple[str, ...]:
+    token = settings.token_path()
+    return (
+        "Forgeyard is up.",
+        f"  API              {api_url}   token in {token}",
+        f"  agents join with forgeyard agent --join {agent_url} --token-file {token}",
+        "  try              forgeyard init && forgeyard run submit forgeyard.yaml --watch",
+    )
+
+
+def _up_detached(settings: Config, agents: int, listen: str | None) -> int:
+    from worker.standalone import read_endpoints
+
+    if read_endpoints(settings.data_dir) is not None:
+        raise Conflict(f"forgeyard is up already in {settings.data_dir}", field="data_dir")
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = settings.data_dir / "up.log"
+    command = [sys.executable, "-m", "forgeyard.cli.main", "up"]
+    command += ["--data-dir", str(settings.data_dir), "--agents", str(agents)]
+    command += ["--listen", listen] if listen else []
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=config.child_environment(),
+            start_new_session=True,
+        )
+    deadline = clock.monotonic() + DETACH_WITHIN_S
+    while "Web UI" not in log.read_text():
+        if process.poll() is not None or clock.monotonic() > deadline:
+            raise Unavailable(f"forgeyard did not come up:\n{log.read_text().strip()}")
+        time.sleep(0.1)
+    _say(log.read_text().rstrip())
+    _say("It runs in the background; end it with `forgeyard down`.")
+    return 0
+
+
+def _say(line: str) -> None:
+    with contextlib.suppress(BrokenPipeError):
+        print(line, flush=True)
+
+
+def project_root(start: Path) -> Path:
+    """Find the checkout that the demo builds.
+
+    Raises:
+        NotFound: this is not a checkout of Forgeyard.
+    """
+    for folder in (start, *start.parents):
+        if (folder / "examples" / "forgeyard-ci.yaml").exists():
+            return folder
+    raise NotFound(
+        "the demo builds Forgeyard itself: run it from a checkout of the project",
+        field="examples/forgeyard-ci.yaml",
+    )

@@ -1,0 +1,278 @@
+"""`forgeyard run …`: submit runs, look at them, and stop them."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forgeyard.cli import output, run_file, run_outputs
+from forgeyard.cli.client import Client, shaped
+from forgeyard.cli.following import Patience
+from forgeyard.cli.links import attempt_link, temporal_ui
+from forgeyard.cli.options import (
+    DataDir,
+    Json,
+    Reason,
+    RunId,
+    TokenFile,
+    Url,
+    connect,
+    seconds,
+    settings,
+)
+from forgeyard.cli.run_file import DEFAULT_FILE, RunFilePath
+from forgeyard.cli.shapes import Run, RunPage
+from forgeyard.cli.submitting import API_RUNS, submit_run, whoami
+from forgeyard.cli.watching import exit_code, headline, jobs_table, now_ms, watch
+from forgeyard.errors import InvalidRequest
+from forgeyard.model.transitions import RunState
+from forgeyard.runfile.load import load_run
+
+INTERRUPTED = 130
+TIMED_OUT = 6
+app = typer.Typer(no_args_is_help=True, help="Submit runs and follow them.")
+app.command("check")(run_file.check)
+app.command("logs")(run_outputs.logs)
+app.command("artifacts")(run_outputs.artifacts)
+app.command("download")(run_outputs.download)
+
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", help="Stop watching after this long, such as 10m.")
+]
+
+
+@app.command()
+def submit(
+    file: RunFilePath = DEFAULT_FILE,
+    source: Annotated[
+        Path,
+        typer.Option("--source", help="Directory that every job gets a fresh copy of."),
+    ] = Path(),
+    no_source: Annotated[
+        bool, typer.Option("--no-source", help="Send no files; jobs start empty.")
+    ] = False,
+    watch_it: Annotated[
+        bool, typer.Option("--watch", "-w", help="Follow the run; exit 1 unless it succeeds.")
+    ] = False,
+    timeout: Timeout = None,
+    idempotency_key: Annotated[
+        str | None,
+        typer.Option("--idempotency-key", help="The same key never starts a second run."),
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Send a run file and the source it works on.
+
+    Examples: forgeyard run submit ci.yaml --watch
+    · forgeyard run submit ci.yaml --source ../app --idempotency-key "$COMMIT"
+    """
+    timeout_s = seconds(timeout, "--timeout")
+    key = _checked_key(idempotency_key)
+    _, document = load_run(file)
+    limit = settings(data_dir).limits.source
+    with connect(url, token_file, data_dir) as client:
+        answer = submit_run(
+            client,
+            document,
+            source=None if no_source else source,
+            limit=limit,
+            idempotency_key=key,
+            quiet=as_json,
+        )
+        run = shaped(Run, answer)
+        if not watch_it:
+            _show_submitted(run, answer, as_json=as_json)
+            return
+        if not as_json:
+            output.say(f"submitted {run.run_id} ({run.name}, {len(run.jobs)} jobs)")
+        _watch(client, run.run_id, timeout_s, as_json=as_json)
+
+
+def _checked_key(key: str | None) -> str | None:
+    if key is not None and not (key.isascii() and key.isprintable() and 0 < len(key) <= 200):
+        raise InvalidRequest(
+            "the idempotency key cannot be sent",
+            field="--idempotency-key",
+            value=key,
+            allowed="1 to 200 printable ASCII characters",
+        )
+    return key
+
+
+def _show_submitted(run: Run, answer: object, *, as_json: bool) -> None:
+    if as_json:
+        output.put_json(answer)
+        return
+    output.put(run.run_id)
+    output.say(f"submitted {run.name}, {len(run.jobs)} jobs; follow it with")
+    output.say(f"  forgeyard run watch {shlex.quote(run.run_id)}")
+
+
+def _watch(client: Client, run_id: str, timeout_s: float | None, *, as_json: bool) -> None:
+    """Follow a run to its end, and end this command as the run has ended."""
+    try:
+        run = watch(client, run_id, patience=Patience(), timeout_s=timeout_s, quiet=as_json)
+    except KeyboardInterrupt:
+        output.say(f"the run goes on; stop it with: forgeyard run cancel {run_id}")
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        output.put_json(client.get(f"{API_RUNS}/{run.run_id}"))
+    if not run.is_over:
+        output.say(f"still {output.words(run.state)} when the time was up; the run goes on")
+        raise typer.Exit(TIMED_OUT)
+    raise typer.Exit(exit_code(run))
+
+
+@app.command("watch")
+def watch_run(
+    run: RunId,
+    timeout: Timeout = None,
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Follow a run to its end; exit 0 if it succeeds, 6 if it times out, else 1.
+
+    Example: forgeyard run watch run_01JD --timeout 30m
+    """
+    timeout_s = seconds(timeout, "--timeout")
+    with connect(url, token_file, data_dir) as client:
+        _watch(client, run, timeout_s, as_json=as_json)
+
+
+@app.command("list")
+def list_runs(
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500)] = 20,
+    state: Annotated[
+        RunState | None, typer.Option("--state", help="Only runs in this state.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option("--before", help="Go on from the page before.")
+    ] = None,
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List runs, the newest first.
+
+    Example: forgeyard run list --state failed --json
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get(API_RUNS, limit=limit, state=state, before=before)
+    if as_json:
+        output.put_json(answer)
+        return
+    page, now = shaped(RunPage, answer), now_ms()
+    rows = [
+        (
+            run.run_id,
+            run.name,
+            output.words(run.state),
+            f"{run.jobs - run.open_jobs}/{run.jobs}",
+            output.duration((run.finished_at or now) - run.created_at),
+            output.duration(now - run.created_at),
+            run.submitted_by,
+        )
+        for run in page.runs
+    ]
+    columns = ("run", "name", "state", "jobs over", "took", "age", "by")
+    output.put_table(columns, rows, empty="no runs")
+    if page.next:
+        output.say(f"more: forgeyard run list --before {page.next}")
+
+
+@app.command()
+def show(
+    run: RunId,
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show a run, why each of its jobs waits, and where Temporal tells the story.
+
+    Example: forgeyard run show run_01JD
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get(f"{API_RUNS}/{run}")
+    if as_json:
+        output.put_json(answer)
+        return
+    found = shaped(Run, answer)
+    console = output.console()
+    console.print(headline(found))
+    if found.rerun_of:
+        output.put(f"a rerun of {found.rerun_of}")
+    console.print(jobs_table(found))
+    _show_links(found, temporal_ui(settings(data_dir), url))
+
+
+def _show_links(run: Run, ui: str | None) -> None:
+    links = [
+        (job.name, str(attempt.number), attempt_link(ui, job.job_id, attempt.number))
+        for job in run.jobs
+        for attempt in job.attempts
+        if ui is not None
+    ]
+    if links:
+        output.put()
+        output.put_table(("job", "try", "in the Temporal Web UI"), links, empty="")
+
+
+@app.command()
+def cancel(
+    run: RunId,
+    job: Annotated[
+        str | None, typer.Option("--job", help="Only this job; its dependents are judged.")
+    ] = None,
+    reason: Reason = "",
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Stop a run, or one job of it.
+
+    Example: forgeyard run cancel run_01JD --reason "wrong branch"
+    """
+    path = f"{API_RUNS}/{run}:cancel" if job is None else f"{API_RUNS}/{run}/jobs/{job}:cancel"
+    with connect(url, token_file, data_dir) as client:
+        answer = client.post(path, {"reason": reason, "actor": whoami()})
+    _show_changed(answer, as_json=as_json)
+
+
+@app.command()
+def rerun(
+    run: RunId,
+    watch_it: Annotated[bool, typer.Option("--watch", "-w", help="Follow the new run.")] = False,
+    timeout: Timeout = None,
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Start a new run of what did not succeed; successes are taken over.
+
+    Example: forgeyard run rerun run_01JD --watch
+    """
+    timeout_s = seconds(timeout, "--timeout")
+    with connect(url, token_file, data_dir) as client:
+        answer = client.post(f"{API_RUNS}/{run}:rerun-failed", {"actor": whoami()})
+        new = shaped(Run, answer)
+        if not watch_it:
+            _show_submitted(new, answer, as_json=as_json)
+            return
+        _watch(client, new.run_id, timeout_s, as_json=as_json)
+
+
+def _show_changed(answer: object, *, as_json: bool) -> None:
+    if as_json:
+        output.put_json(answer)
+    else:
+        output.console().print(headline(shaped(Run, answer)))

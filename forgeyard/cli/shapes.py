@@ -1,0 +1,294 @@
+"""What the command line reads out of the API's answers: only the fields that it prints.
+
+A server may send more; fields that are missing where a default stands here are not missed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
+
+FINAL = frozenset(state.value for state in FINAL_RUN_STATES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One try of a job."""
+
+    number: int
+    state: str
+    runner: str
+    failure_class: str | None = None
+    exit_code: int | None = None
+    message: str | None = None
+    created_at: int | None = None
+    started_at: int | None = None
+    finished_at: int | None = None
+    wall_ms: int | None = None
+    cpu_ms: int | None = None
+    peak_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job of a run."""
+
+    job_id: str
+    name: str
+    state: str
+    needs: tuple[str, ...] = ()
+    waiting: str | None = None
+    failure_class: str | None = None
+    message: str | None = None
+    cancel_reason: str | None = None
+    reused_from: str | None = None
+    continue_on_error: bool = False
+    attempts: tuple[Attempt, ...] = ()
+    created_at: int | None = None
+    eligible_at: int | None = None
+    finished_at: int | None = None
+
+    @property
+    def runner(self) -> str:
+        """Name the runner of the latest attempt."""
+        return self.attempts[-1].runner if self.attempts else ""
+
+    def took_ms(self, now_ms: int) -> int | None:
+        """Tell how long the latest attempt has run, or ran."""
+        started = self.attempts[-1].started_at if self.attempts else None
+        if started is None:
+            return None
+        return (self.attempts[-1].finished_at or now_ms) - started
+
+    @property
+    def why(self) -> str:
+        """Say why it waits, or how it ended if that was not well."""
+        if self.waiting:
+            return self.waiting
+        if self.reused_from and self.state == RunState.SUCCEEDED:
+            return "taken over from the earlier run"
+        said = [self.failure_class or "", self.message or "", self.cancel_reason or ""]
+        return ": ".join(dict.fromkeys(one for one in said if one))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run with its jobs."""
+
+    run_id: str
+    name: str
+    state: str
+    ending: str | None = None
+    note: str | None = None
+    submitted_by: str = ""
+    rerun_of: str | None = None
+    created_at: int
+    started_at: int | None = None
+    finished_at: int | None = None
+    jobs: tuple[Job, ...] = ()
+
+    @property
+    def is_over(self) -> bool:
+        """Tell whether nothing will change any more."""
+        return self.state in FINAL
+
+    def took_ms(self, now_ms: int) -> int:
+        """Tell how long the run has lived, or lived."""
+        return (self.finished_at or now_ms) - self.created_at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in a list."""
+
+    run_id: str
+    name: str
+    state: str
+    submitted_by: str = ""
+    created_at: int
+    finished_at: int | None = None
+    jobs: int = 0
+    open_jobs: int = 0
+    failed_jobs: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Some runs, and where the next ones begin."""
+
+    runs: tuple[RunSummary, ...]
+    next: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogChunk:
+    """A piece of what one attempt printed."""
+
+    job: str
+    attempt: int
+    step: str = ""
+    at: int = 0
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPage:
+    """Some of a log, and where it goes on."""
+
+    chunks: tuple[LogChunk, ...]
+    next: str
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """An output to download."""
+
+    job: str
+    name: str
+    path: str = ""
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Amounts:
+    """An amount of each resource; the wire names are the model's own."""
+
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+    slots: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the rules say of one runner for a job."""
+
+    name: str
+    state: str = ""
+    rank: int | None = None
+    score: Mapping[str, int] | None = None
+    rejections: tuple["Rejection", ...] = ()
+    free_text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """One reason against a runner."""
+
+    text: str
+    permanent: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Priority:
+    """What a job's place in the queue is made of."""
+
+    priority: str
+    base: int
+    aging: int
+    effective: int
+    waited_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a job goes where it goes."""
+
+    job_id: str
+    job_name: str
+    sentence: str
+    permanent: bool = False
+    priority: Priority
+    position: int
+    waiting: int
+    requirements: tuple[str, ...] = ()
+    winner: str | None = None
+    runners: tuple[Verdict, ...] = field(default_factory=tuple)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cycle:
+    """What the scheduler last did."""
+
+    cycle_id: int
+    eligible: int = 0
+    planned: int = 0
+    granted: int | None = None
+    created_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatus:
+    """How scheduling stands; `jobs` and `runners` count by state."""
+
+    partition: str
+    jobs: Mapping[str, int]
+    runners: Mapping[str, int]
+    oldest_eligible_ms: int | None = None
+    outbox_lag_ms: int | None = None
+    renewal_beat_ms: int | None = None
+    renewal_gaps: int = 0
+    last_cycle: Cycle | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """A queue; `eligible` counts by priority."""
+
+    name: str
+    pending: int = 0
+    eligible: Mapping[str, int] = field(default_factory=dict[str, int])
+    running: int = 0
+    oldest_eligible_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedJob:
+    """A job on a runner."""
+
+    run: str
+    job: str
+    attempt: int = 1
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A tool that a runner offers."""
+
+    name: str
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerCapabilities:
+    """What a runner says it can do."""
+
+    platform: str | None = None
+    os_version: str | None = None
+    architecture: str | None = None
+    trust: str = ""
+    toolchains: tuple[Tool, ...] = ()
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runner:
+    """A machine that executes jobs."""
+
+    name: str
+    state: str
+    suspect: bool = False
+    pressure: str = ""
+    drain_requested: bool = False
+    drain_reason: str | None = None
+    pool: str = ""
+    capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
+    allocatable: Amounts = field(default_factory=Amounts)
+    free: Amounts = field(default_factory=Amounts)
+    placed: tuple[PlacedJob, ...] = ()
+    last_seen_at: int | None = None
+
+

@@ -1,0 +1,80 @@
+"""Packs a source directory and uploads it, unless the server has the very same bytes already."""
+
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TransferSpeedColumn,
+)
+
+from forgeyard import archive
+from forgeyard.cli import output
+from forgeyard.cli.client import CHUNK, Client
+
+MOST_SKIPPED = 5
+
+
+def upload_source(client: Client, directory: Path, *, limit: int, quiet: bool) -> str:
+    """Pack a directory, upload it if need be, and return its digest.
+
+    Raises:
+        TooLarge: the directory holds more than the limit.
+    """
+    with tempfile.TemporaryFile() as file:
+        packed = archive.pack(directory, file, limit=limit)
+        if not quiet:
+            _report(directory, packed)
+        if client.has_blob(packed.digest):
+            return packed.digest
+        file.seek(0)
+        with progress("uploading", packed.size, quiet=quiet) as advance:
+            client.put_blob(packed.digest, packed.size, _pieces(file, advance))
+    return packed.digest
+
+
+def _report(directory: Path, packed: archive.Packed) -> None:
+    output.say(f"source {directory}: {packed.files} files, {output.size(packed.size)} packed")
+    if packed.skipped:
+        shown = ", ".join(packed.skipped[:MOST_SKIPPED])
+        more = len(packed.skipped) - MOST_SKIPPED
+        rest = f" and {more} more" if more > 0 else ""
+        output.say(f"left out (links that lead out, special files): {shown}{rest}", style="yellow")
+
+
+def _pieces(file: BinaryIO, advance: "Advance") -> Iterator[bytes]:
+    while piece := file.read(CHUNK):
+        yield piece
+        advance(len(piece))
+
+
+class Advance:
+    """Moves a progress bar, if there is one."""
+
+    def __init__(self, bar: Progress | None = None, task: TaskID | None = None) -> None:
+        self._bar = bar
+        self._task = task
+
+    def __call__(self, amount: int) -> None:
+        """Say that so many more bytes have gone."""
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task, amount)
+
+
+@contextmanager
+def progress(what: str, total: int | None, *, quiet: bool) -> Generator[Advance]:
+    """Show how far a transfer is: a bar on a terminal, else nothing that moves."""
+    console = output.console(to_stderr=True)
+    if quiet or not console.is_terminal:
+        yield Advance()
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, TransferSpeedColumn(), console=console, transient=True) as bar:
+        yield Advance(bar, bar.add_task(what, total=total))

@@ -1,0 +1,44 @@
+"""Sends a run file and its source; asking again after a broken connection starts no second run."""
+
+import getpass
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, cast
+
+from forgeyard import clock
+from forgeyard.cli.client import Client
+from forgeyard.cli.following import Patience
+from forgeyard.cli.options import rng
+from forgeyard.cli.source import upload_source
+from forgeyard.model.ids import new_id
+
+API_RUNS: Final = "/v1/runs"
+SUBMIT_PATIENCE_S: Final = 10.0
+
+
+def submit_run(
+    client: Client,
+    document: Mapping[str, object],
+    *,
+    source: Path | None,
+    limit: int,
+    idempotency_key: str | None,
+    quiet: bool,
+) -> dict[str, object]:
+    """Upload the source, submit the document, and return the run as the API shows it."""
+    digest = None
+    if source is not None:
+        digest = upload_source(client, source, limit=limit, quiet=quiet)
+    key = idempotency_key or new_id("key", now=clock.now(), rng=rng())
+    body = {"document": document, "source_digest": digest, "submitted_by": whoami()}
+    patience = Patience(patience_s=SUBMIT_PATIENCE_S)
+    answer = patience.ask(lambda: client.post(API_RUNS, body, idempotency_key=key))
+    return cast("dict[str, object]", answer)
+
+
+def whoami() -> str:
+    """Name the person at this terminal, as far as the host knows."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "unknown"

@@ -1,0 +1,1 @@
+"""Run files: what people write, checked and turned into the model."""

@@ -1,0 +1,264 @@
+"""Turns a run file's document into a `RunSpec`, or says what is wrong with it and where.
+
+The same function judges files on the command line and documents that reach the API, so both
+accept the same runs. Errors carry `field`, the dotted path into the document.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from forgeyard.errors import InvalidRequirements, InvalidRunFile
+from forgeyard.model.capability import Requirements, ToolchainRequirement, parse_range
+from forgeyard.model.job import JobSpec, OutputSpec, RetryPolicy, Step, Timeouts
+from forgeyard.model.run import RunSpec, check_graph
+from forgeyard.model.units import (
+    Bytes,
+    MilliCpu,
+    Millis,
+    Resources,
+    Rounding,
+    parse_bytes,
+    parse_cpu,
+    parse_duration,
+)
+from forgeyard.runfile.complaint import complain, shown
+from forgeyard.runfile.schema import (
+    MAX_NEEDS,
+    MAX_SCRIPT,
+    JobPart,
+    OutputPart,
+    RequiresPart,
+    ResourcesPart,
+    RetryPart,
+    RunFile,
+    StepPart,
+    TimeoutsPart,
+)
+
+MOST_CPU = MilliCpu(4_096_000)
+MOST_BYTES = Bytes(2**50)
+SHORTEST, LONGEST = Millis(1_000), Millis(30 * 86_400_000)
+RESERVED = "FORGEYARD_"
+DIGEST = "sha256:"
+Text = TypeVar("Text", bound=str)
+
+
+def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpec:
+    """Check a whole document and fill in every default.
+
+    Raises:
+        InvalidRunFile: the shape or a value is wrong; `field` is the dotted path.
+        InvalidRequirements: the jobs do not form a graph, or ask for what cannot be.
+        InvalidQuantity: an amount cannot be read.
+    """
+    try:
+        run_file = RunFile.model_validate(document)
+    except ValidationError as error:
+        raise complain(error) from None
+    jobs = tuple(_job(name, part) for name, part in run_file.jobs.items())
+    if sum(len(job.needs) for job in jobs) > MAX_NEEDS:
+        raise InvalidRunFile(
+            "jobs: too many needs in all", field="jobs", allowed=f"at most {MAX_NEEDS} needs"
+        )
+    check_graph(jobs)
+    name = run_file.name or fallback_name
+    if run_file.timeout is None:
+        return RunSpec(name=name, jobs=jobs)
+    return RunSpec(name=name, jobs=jobs, timeout=_duration(run_file.timeout, "timeout"))
+
+
+def _job(name: str, part: JobPart) -> JobSpec:
+    at = f"jobs.{name}"
+    _check_environment(part, at)
+    return JobSpec(
+        name=name,
+        steps=tuple(_step(step, n, f"{at}.steps.{n}") for n, step in enumerate(part.steps)),
+        needs=_unique([part.needs] if isinstance(part.needs, str) else part.needs, f"{at}.needs"),
+        condition=part.condition,
+        continue_on_error=part.continue_on_error,
+        env=part.env,
+        secrets=_unique(part.secrets, f"{at}.secrets"),
+        outputs=_outputs(part, f"{at}.outputs"),
+        resources=_resources(part.resources, f"{at}.resources"),
+        requires=_requires(part.requires, f"{at}.requires"),
+        priority=part.priority,
+        timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
+        retry=_retry(part.retry, f"{at}.retry"),
+    )
+
+
+def _check_environment(part: JobPart, at: str) -> None:
+    """Refuse variables that are ours, and those that two sources would set."""
+    for group, names in (("env", list(part.env)), ("secrets", part.secrets)):
+        for number, name in enumerate(names):
+            where = f"{at}.{group}.{name if group == 'env' else number}"
+            if name.upper().startswith(RESERVED):
+                raise InvalidRunFile(
+                    f"{where}: names beginning with {RESERVED} are set by Forgeyard",
+                    field=where,
+                    value=name,
+                    allowed="another name",
+                )
+            if group == "secrets" and name in part.env:
+                raise InvalidRunFile(
+                    f"{where}: {name!r} is in env as well",
+                    field=where,
+                    value=name,
+                    allowed="a name that env does not set",
+                )
+
+
+def _step(part: StepPart, number: int, at: str) -> Step:
+    if not part.run.strip():
+        raise InvalidRunFile(f"{at}.run: is blank", field=f"{at}.run", allowed="a shell script")
+    size = len(part.run.encode())
+    if size > MAX_SCRIPT:
+        raise InvalidRunFile(
+            f"{at}.run: has {size} bytes",
+            field=f"{at}.run",
+            allowed=f"at most {MAX_SCRIPT} bytes; put long scripts into a file of the source",
+        )
+    return Step(name=part.name or f"step {number + 1}", run=part.run, shell=part.shell)
+
+
+def _outputs(part: JobPart, at: str) -> tuple[OutputSpec, ...]:
+    if isinstance(part.outputs, dict):
+        for name, path in part.outputs.items():
+            _check_path(path, f"{at}.{name}")
+        return tuple(OutputSpec(name=name, path=path) for name, path in part.outputs.items())
+    _unique([output.name for output in part.outputs], at)
+    return tuple(_output(output, f"{at}.{n}.path") for n, output in enumerate(part.outputs))
+
+
+def _output(part: OutputPart, at: str) -> OutputSpec:
+    _check_path(part.path, at)
+    return OutputSpec(name=part.name, path=part.path, required=part.required)
+
+
+def _check_path(path: str, at: str) -> None:
+    """Refuse paths that would leave the workspace on any platform."""
+    parts = PurePosixPath(path).parts
+    absolute = path.startswith(("/", "~")) or PureWindowsPath(path).drive != ""
+    if absolute or ".." in parts or "\\" in path or not parts:
+        raise InvalidRunFile(
+            f"{at}: {shown(path)!r} is not inside the workspace",
+            field=at,
+            value=path,
+            allowed="relative paths or globs with / and without ..",
+        )
+
+
+def _resources(part: ResourcesPart, at: str) -> Resources:
+    usual = JobSpec(name="", steps=()).resources
+    amounts: dict[str, int] = {}
+    if part.cpu is not None:
+        cpu = parse_cpu(part.cpu, field=f"{at}.cpu", rounding=Rounding.REQUEST)
+        amounts["cpu"] = _within(cpu, 1, MOST_CPU, f"{at}.cpu", part.cpu, "1m to 4096 cores")
+    for name, given in (("memory", part.memory), ("disk", part.disk)):
+        if given is not None:
+            size = parse_bytes(given, field=f"{at}.{name}", rounding=Rounding.REQUEST)
+            amounts[name] = _within(size, 1, MOST_BYTES, f"{at}.{name}", given, "1 byte to 1Pi")
+    return Resources(
+        cpu=MilliCpu(amounts.get("cpu", usual.cpu)),
+        memory=Bytes(amounts.get("memory", usual.memory)),
+        disk=Bytes(amounts.get("disk", usual.disk)),
+        slots=1,
+    )
+
+
+def _requires(part: RequiresPart, at: str) -> Requirements:
+    if part.os_version is not None:
+        parse_range(part.os_version, field=f"{at}.os-version")
+    return Requirements(
+        platform=part.platform,
+        os_version=part.os_version,
+        architecture=part.arch,
+        toolchains=_toolchains(part, f"{at}.toolchains"),
+        labels=part.labels,
+        trust=part.trust,
+    )
+
+
+def _toolchains(part: RequiresPart, at: str) -> tuple[ToolchainRequirement, ...]:
+    if isinstance(part.toolchains, dict):
+        return tuple(_toolchain(n, wanted, f"{at}.{n}") for n, wanted in part.toolchains.items())
+    return tuple(ToolchainRequirement(name=name) for name in _unique(part.toolchains, at))
+
+
+def _toolchain(name: str, wanted: str, at: str) -> ToolchainRequirement:
+    if wanted == "*":
+        return ToolchainRequirement(name=name)
+    if wanted.startswith(DIGEST):
+        hexadecimal = wanted.removeprefix(DIGEST)
+        if len(hexadecimal) != 64 or not set(hexadecimal) <= set("0123456789abcdef"):
+            raise InvalidRequirements(
+                f"{at}: {shown(wanted)!r} is not a digest",
+                field=at,
+                value=wanted,
+                allowed="sha256: and 64 digits of 0-9a-f",
+            )
+        return ToolchainRequirement(name=name, digest=wanted)
+    parse_range(wanted, field=at)
+    return ToolchainRequirement(name=name, version=wanted)
+
+
+def _timeouts(part: TimeoutsPart, at: str) -> Timeouts:
+    usual = Timeouts()
+
+    def read(given: str | int | float | None, name: str, default: Millis) -> Millis:
+        return default if given is None else _duration(given, f"{at}.{name}")
+
+    return Timeouts(
+        queue=read(part.queue, "queue", usual.queue),
+        preparation=read(part.preparation, "preparation", usual.preparation),
+        execution=read(part.execution, "execution", usual.execution),
+        upload=read(part.upload, "upload", usual.upload),
+    )
+
+
+def _retry(part: RetryPart, at: str) -> RetryPolicy:
+    usual = RetryPolicy()
+    delay, longest = usual.delay, usual.max_delay
+    if part.delay is not None:
+        delay = _duration(part.delay, f"{at}.delay", shortest=Millis(0))
+        longest = Millis(max(delay, longest))
+    if part.max_delay is not None:
+        longest = _duration(part.max_delay, f"{at}.max-delay", shortest=delay)
+    return RetryPolicy(
+        max_attempts=part.max_attempts or usual.max_attempts,
+        on=usual.on if part.on is None else _unique(part.on, f"{at}.on"),
+        delay=delay,
+        max_delay=longest,
+    )
+
+
+def _duration(given: str | int | float, at: str, *, shortest: Millis = SHORTEST) -> Millis:
+    found = parse_duration(given, field=at)
+    allowed = f"{shortest / 1000:g}s to 30d"
+    return Millis(_within(found, shortest, LONGEST, at, given, allowed))
+
+
+def _within(
+    found: int, least: int, most: int, at: str, given: str | int | float, allowed: str
+) -> int:
+    if not least <= found <= most:
+        raise InvalidRequirements(
+            f"{at}: {shown(given)!r} is out of range", field=at, value=given, allowed=allowed
+        )
+    return found
+
+
+def _unique(names: Sequence[Text], at: str) -> tuple[Text, ...]:
+    """Keep the order, and refuse a name that comes twice."""
+    seen: set[str] = set()
+    for number, name in enumerate(names):
+        if name in seen:
+            where = f"{at}.{number}"
+            raise InvalidRunFile(
+                f"{where}: {name!r} comes twice", field=where, value=name, allowed="each name once"
+            )
+        seen.add(name)
+    return tuple(names)

@@ -1,0 +1,164 @@
+"""Reads run files from disk, and gives every complaint its file, line and column."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from forgeyard.errors import InvalidRunFile, NotFound, Rejected
+from forgeyard.model.run import RunSpec
+from forgeyard.runfile.compile import compile_run
+from forgeyard.runfile.nodes import Mark, Node, read_node
+
+MAX_SIZE: Final = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """A file's document as plain JSON values, and where each of them stands."""
+
+    file: str
+    document: Mapping[str, object]
+    root: Node
+
+    def locate(self, field: str | None) -> Mark:
+        """Find the line of a dotted path, or of the nearest thing above it that is written."""
+        return _locate(self.root, self.root.mark, field or "")
+
+
+def load(path: Path) -> Loaded:
+    """Read a run file; nothing is checked but that it is a bounded YAML mapping.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRunFile: with file, and line and column where there are any.
+    """
+    return parse(_read(path), file=str(path))
+
+
+def parse(text: str, *, file: str) -> Loaded:
+    """Read the text of a run file; `file` is only for complaints.
+
+    Raises:
+        InvalidRunFile: with file, and line and column where there are any.
+    """
+    try:
+        root = read_node(text)
+    except InvalidRunFile as error:
+        raise _placed(error, file, error.line, error.column) from None
+    if root is None or root.content is None:
+        raise InvalidRunFile("the file is empty", file=file, allowed="a mapping with `jobs`")
+    if not isinstance(root.content, Mapping):
+        raise InvalidRunFile(
+            "the file is not a mapping",
+            file=file,
+            line=root.mark.line,
+            column=root.mark.column,
+            allowed="a mapping with `jobs`",
+        )
+    document = {key: node.value() for key, (_, node) in root.content.items()}
+    return Loaded(file=file, document=document, root=root)
+
+
+def load_run(path: Path) -> tuple[RunSpec, Mapping[str, object]]:
+    """Read and check a run file; return the run and the document to submit.
+
+    Raises:
+        NotFound: there is no such file.
+        InvalidRunFile: with file, line, column, field, value and what is allowed.
+    """
+    loaded = load(path)
+    run = check(loaded, fallback_name(path))
+    return run, {**loaded.document, "name": run.name}
+
+
+def check(loaded: Loaded, fallback: str) -> RunSpec:
+    """Compile what was loaded; complaints carry their place.
+
+    Raises:
+        InvalidRunFile: with file, line, column, field, value and what is allowed.
+    """
+    try:
+        return compile_run(loaded.document, fallback_name=fallback)
+    except Rejected as error:
+        mark = loaded.locate(error.field)
+        raise _placed(error, loaded.file, mark.line, mark.column) from error
+
+
+def fallback_name(path: Path) -> str:
+    """Name a run after its file."""
+    printable = "".join(one for one in path.stem if one.isprintable())
+    return printable[:100].strip() or "run"
+
+
+def _placed(error: Rejected, file: str, line: int | None, column: int | None) -> InvalidRunFile:
+    return InvalidRunFile(
+        error.message,
+        field=error.field,
+        value=error.value,
+        allowed=error.allowed,
+        file=file,
+        line=line,
+        column=column,
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(MAX_SIZE + 1)
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}", field="file", value=path) from None
+    except IsADirectoryError:
+        raise InvalidRunFile(
+            f"{path} is a directory", field="file", value=path, allowed="a YAML file"
+        ) from None
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidRunFile(f"cannot read {path}: {said}", field="file", value=path) from None
+    if len(raw) > MAX_SIZE:
+        raise InvalidRunFile(
+            "the file is too large", file=str(path), allowed=f"at most {MAX_SIZE} bytes"
+        )
+    return _decode(raw, str(path))
+
+
+def _decode(raw: bytes, file: str) -> str:
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = raw[: error.start]
+        raise InvalidRunFile(
+            "the file is not UTF-8 text",
+            file=file,
+            line=before.count(b"\n") + 1,
+            column=error.start - (before.rfind(b"\n") + 1) + 1,
+            allowed="YAML in UTF-8",
+        ) from None
+    for place, character in enumerate(text):
+        if character < " " and character not in "\t\n\r":
+            before_it = text[:place]
+            raise InvalidRunFile(
+                f"the file contains the control character U+{ord(character):04X}",
+                file=file,
+                line=before_it.count("\n") + 1,
+                column=place - (before_it.rfind("\n") + 1) + 1,
+                allowed="printable text, tabs and line ends",
+            )
+    return text
+
+
+def _locate(node: Node, mark: Mark, rest: str) -> Mark:
+    """Follow a dotted path as far as it is written; names may contain dots themselves."""
+    if isinstance(node.content, tuple):
+        index, _, following = rest.partition(".")
+        if index.isdecimal() and int(index) < len(node.content):
+            item = node.content[int(index)]
+            return _locate(item, item.mark, following)
+    elif isinstance(node.content, Mapping):
+        fitting = [key for key in node.content if f"{rest}.".startswith(f"{key}.")]
+        if fitting:
+            key = max(fitting, key=len)
+            place, child = node.content[key]
+            return _locate(child, place, rest[len(key) + 1 :])
+    return mark

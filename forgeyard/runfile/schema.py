@@ -1,0 +1,234 @@
+"""The shape of a run file: keys, types and the limit of everything that can grow.
+
+Pydantic checks the shape and publishes it as JSON schema; what a value *means* (quantities, ranges,
+the graph of needs) is judged by `forgeyard.runfile.compile`.
+"""
+
+from typing import Annotated, Final, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PlainValidator,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    Tag,
+    WithJsonSchema,
+)
+from pydantic_core import PydanticCustomError
+
+from forgeyard.model.capability import MAX_LABELS, Architecture, Platform, TrustClass
+from forgeyard.model.job import Condition, FailureClass, Priority
+
+MAX_JOBS: Final = 1_000
+MAX_STEPS: Final = 100
+MAX_SCRIPT: Final = 64 * 2**10
+MAX_NEEDS: Final = 10_000
+MAX_ENV: Final = 100
+MAX_ENV_VALUE: Final = 8 * 2**10
+MAX_OUTPUTS: Final = 50
+MAX_TOOLS: Final = 50
+MAX_SECRETS: Final = 50
+LARGEST_NUMBER: Final = 2**62
+
+NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+TOOL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"
+TITLE: Final = r"^[^\x00-\x1f\x7f-\x9f]{1,100}$"
+VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+WORD: Final = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"
+TEXT: Final = r"^[^\x00]*$"
+SAID: Final = {
+    NAME: "letters, digits, `_`, `.` and `-`, beginning with a letter or digit, at most 64",
+    TOOL_NAME: "letters, digits, `_`, `.`, `+` and `-`, at most 64",
+    TITLE: "1 to 100 printable characters on one line",
+    VARIABLE: "letters, digits and `_`, not beginning with a digit, at most 128",
+    WORD: "1 to 128 printable characters on one line",
+    TEXT: "text without NUL characters",
+}
+"""Each pattern in words, for error messages."""
+
+ONE: Final = "⟨one⟩"
+LIST: Final = "⟨list⟩"
+MAPPING: Final = "⟨mapping⟩"
+FORMS: Final = frozenset({ONE, LIST, MAPPING})
+"""Tags of alternative forms; they show up in pydantic's paths and mean nothing to people."""
+
+Name = Annotated[str, StringConstraints(pattern=NAME)]
+ToolName = Annotated[str, StringConstraints(pattern=TOOL_NAME)]
+Title = Annotated[str, StringConstraints(pattern=TITLE)]
+Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
+Word = Annotated[str, StringConstraints(pattern=WORD)]
+Script = Annotated[str, StringConstraints(pattern=TEXT, min_length=1, max_length=MAX_SCRIPT)]
+Value = Annotated[str, StringConstraints(pattern=TEXT, max_length=MAX_ENV_VALUE)]
+OutputPath = Annotated[str, StringConstraints(pattern=WORD, max_length=128)]
+
+
+def _quantity(value: object) -> str | int | float:
+    """Let text and numbers of a sane size through; `compile` reads them."""
+    if isinstance(value, str) and len(value) <= 64:
+        return value
+    if isinstance(value, float):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER:
+        return value
+    raise PydanticCustomError("quantity", "a number, or text such as 500m, 0.5Gi or 15m")
+
+
+Quantity = Annotated[
+    str | int | float,
+    PlainValidator(_quantity),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "maxLength": 64}, {"type": "number", "minimum": 0}]}
+    ),
+]
+
+
+def _form(value: object) -> str | None:
+    if isinstance(value, str):
+        return ONE
+    if isinstance(value, dict):
+        return MAPPING
+    return LIST if isinstance(value, list) else None
+
+
+class Part(BaseModel):
+    """A part of a run file; frozen, and strict about keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ResourcesPart(Part):
+    """What the job may use on its runner."""
+
+    cpu: Quantity | None = Field(default=None, description="Cores: 2, 0.5 or 500m.")
+    memory: Quantity | None = Field(default=None, description="Bytes: 512K, 0.5Gi, 2G.")
+    disk: Quantity | None = Field(default=None, description="Bytes: 512K, 0.5Gi, 2G.")
+
+
+Toolchains = Annotated[
+    Annotated[list[ToolName], Field(max_length=MAX_TOOLS), Tag(LIST)]
+    | Annotated[dict[ToolName, Word], Field(max_length=MAX_TOOLS), Tag(MAPPING)],
+    Discriminator(_form),
+]
+
+
+class RequiresPart(Part):
+    """What the job must find on its runner; every entry must hold."""
+
+    platform: Platform | None = None
+    os_version: Word | None = Field(
+        default=None, alias="os-version", description="A version range such as >=12."
+    )
+    arch: Architecture | None = None
+    toolchains: Toolchains = Field(
+        default=[],
+        description="Names, or name: range such as >=3.11,<4, sha256:… for one build, * for any.",
+    )
+    labels: dict[Word, Word] = Field(default={}, max_length=MAX_LABELS)
+    trust: TrustClass | None = None
+
+
+class TimeoutsPart(Part):
+    """How long each phase of a job may take."""
+
+    queue: Quantity | None = Field(default=None, description="Waiting for a runner.")
+    preparation: Quantity | None = Field(default=None, description="Fetching inputs.")
+    execution: Quantity | None = Field(default=None, description="All steps of one attempt.")
+    upload: Quantity | None = Field(default=None, description="Uploading outputs.")
+
+
+class RetryPart(Part):
+    """How often, for which failures and after what delay a job is tried again."""
+
+    max_attempts: StrictInt | None = Field(default=None, alias="max-attempts", ge=1, le=20)
+    on: list[FailureClass] | None = Field(default=None, max_length=len(FailureClass))
+    delay: Quantity | None = None
+    max_delay: Quantity | None = Field(default=None, alias="max-delay")
+
+
+class StepPart(Part):
+    """One shell script; the job fails unless it exits 0."""
+
+    name: Title | None = None
+    run: Script
+    shell: Literal["sh", "bash"] = "sh"
+
+
+class OutputPart(Part):
+    """Files to keep, by path or glob inside the workspace."""
+
+    name: Name
+    path: OutputPath
+    required: StrictBool = True
+
+
+Needs = Annotated[
+    Annotated[Name, Tag(ONE)] | Annotated[list[Name], Field(max_length=MAX_JOBS), Tag(LIST)],
+    Discriminator(_form),
+]
+Outputs = Annotated[
+    Annotated[list[OutputPart], Field(max_length=MAX_OUTPUTS), Tag(LIST)]
+    | Annotated[dict[Name, OutputPath], Field(max_length=MAX_OUTPUTS), Tag(MAPPING)],
+    Discriminator(_form),
+]
+
+
+class JobPart(Part):
+    """One job: what it needs, what it runs and what it leaves behind."""
+
+    needs: Needs = Field(default=[], description="Jobs that must have ended before this one.")
+    condition: Condition = Field(
+        default=Condition.SUCCESS, alias="if", description="Judged once all needs have ended."
+    )
+    continue_on_error: StrictBool = Field(
+        default=False,
+        alias="continue-on-error",
+        description="Do not fail the run when this job fails.",
+    )
+    env: dict[Variable, Value] = Field(default={}, max_length=MAX_ENV)
+    secrets: list[Variable] = Field(
+        default=[],
+        max_length=MAX_SECRETS,
+        description="Names of variables that the agent's operator may grant.",
+    )
+    resources: ResourcesPart = ResourcesPart()
+    requires: RequiresPart = RequiresPart()
+    priority: Priority = Priority.NORMAL
+    timeouts: TimeoutsPart = TimeoutsPart()
+    retry: RetryPart = RetryPart()
+    steps: list[StepPart] = Field(min_length=1, max_length=MAX_STEPS)
+    outputs: Outputs = []
+
+
+class RunFile(Part):
+    """A Forgeyard run: jobs that belong together."""
+
+    name: Title | None = Field(default=None, description="Default: the name of the file.")
+    timeout: Quantity | None = Field(default=None, description="How long the whole run may take.")
+    jobs: dict[Name, JobPart] = Field(min_length=1, max_length=MAX_JOBS)
+
+
+PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
+    ((), RunFile),
+    (("jobs", "*"), JobPart),
+    (("jobs", "*", "resources"), ResourcesPart),
+    (("jobs", "*", "requires"), RequiresPart),
+    (("jobs", "*", "timeouts"), TimeoutsPart),
+    (("jobs", "*", "retry"), RetryPart),
+    (("jobs", "*", "steps", "*"), StepPart),
+    (("jobs", "*", "outputs", "*"), OutputPart),
+)
+"""Where each part may stand; `*` is any name or index."""
+
+
+def keys_at(path: tuple[str | int, ...]) -> tuple[str, ...]:
+    """List the keys that the part at this path may have; none if there is no part."""
+    for pattern, part in PARTS:
+        if len(pattern) == len(path) and all(
+            expected in ("*", str(given)) for expected, given in zip(pattern, path, strict=True)
+        ):
+            return tuple(field.alias or name for name, field in part.model_fields.items())
+    return ()

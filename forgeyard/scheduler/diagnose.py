@@ -1,0 +1,245 @@
+"""Why a job that could not be placed waits, in one sentence a person can act on.
+
+Kept with the job and written only when it changes, so it names what is lasting: which runners
+could do it and what the others lack, never how full they are this second (DIA-018).
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from forgeyard.model.units import Resources
+from forgeyard.scheduler.eligibility import BUSY, Rejection, RejectionCode, rejections
+from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+
+NEAR_MISSES = 3
+
+
+class DiagnosticCode(StrEnum):
+    """The one thing that keeps a job waiting."""
+
+    NO_RUNNERS = "NO_RUNNERS"
+    NO_MATCHING_PLATFORM = "NO_MATCHING_PLATFORM"
+    NO_MATCHING_ARCHITECTURE = "NO_MATCHING_ARCHITECTURE"
+    NO_MATCHING_OS_VERSION = "NO_MATCHING_OS_VERSION"
+    TRUST_MISMATCH = "TRUST_MISMATCH"
+    MISSING_LABEL = "MISSING_LABEL"
+    MISSING_TOOLCHAIN = "MISSING_TOOLCHAIN"
+    INSUFFICIENT_CPU = "INSUFFICIENT_CPU"
+    INSUFFICIENT_MEMORY = "INSUFFICIENT_MEMORY"
+    INSUFFICIENT_DISK = "INSUFFICIENT_DISK"
+    INSUFFICIENT_SLOTS = "INSUFFICIENT_SLOTS"
+    NO_CAPACITY_NOW = "NO_CAPACITY_NOW"
+    RUNNERS_UNAVAILABLE = "RUNNERS_UNAVAILABLE"
+    RECENTLY_REFUSED = "RECENTLY_REFUSED"
+
+
+_CODES = {
+    RejectionCode.PLATFORM_MISMATCH: DiagnosticCode.NO_MATCHING_PLATFORM,
+    RejectionCode.PLATFORM_UNKNOWN: DiagnosticCode.NO_MATCHING_PLATFORM,
+    RejectionCode.ARCHITECTURE_MISMATCH: DiagnosticCode.NO_MATCHING_ARCHITECTURE,
+    RejectionCode.ARCHITECTURE_UNKNOWN: DiagnosticCode.NO_MATCHING_ARCHITECTURE,
+    RejectionCode.OS_VERSION_MISMATCH: DiagnosticCode.NO_MATCHING_OS_VERSION,
+    RejectionCode.OS_VERSION_UNKNOWN: DiagnosticCode.NO_MATCHING_OS_VERSION,
+    RejectionCode.TRUST_MISMATCH: DiagnosticCode.TRUST_MISMATCH,
+    RejectionCode.MISSING_LABEL: DiagnosticCode.MISSING_LABEL,
+    RejectionCode.MISSING_TOOLCHAIN: DiagnosticCode.MISSING_TOOLCHAIN,
+    RejectionCode.TOOLCHAIN_VERSION: DiagnosticCode.MISSING_TOOLCHAIN,
+    RejectionCode.TOOLCHAIN_VERSION_UNKNOWN: DiagnosticCode.MISSING_TOOLCHAIN,
+    RejectionCode.TOOLCHAIN_DIGEST: DiagnosticCode.MISSING_TOOLCHAIN,
+    RejectionCode.TOOLCHAIN_DIGEST_UNKNOWN: DiagnosticCode.MISSING_TOOLCHAIN,
+    RejectionCode.INSUFFICIENT_CPU: DiagnosticCode.INSUFFICIENT_CPU,
+    RejectionCode.INSUFFICIENT_MEMORY: DiagnosticCode.INSUFFICIENT_MEMORY,
+    RejectionCode.INSUFFICIENT_DISK: DiagnosticCode.INSUFFICIENT_DISK,
+    RejectionCode.INSUFFICIENT_SLOTS: DiagnosticCode.INSUFFICIENT_SLOTS,
+}
+_FULL = RejectionCode.BUSY_SLOTS
+_DOING = {
+    _FULL: ("is full", "are full"),
+    RejectionCode.OFFLINE: ("is offline", "are offline"),
+    RejectionCode.DRAINING: ("is draining", "are draining"),
+    RejectionCode.SATURATED: ("is under pressure", "are under pressure"),
+    RejectionCode.UNHEALTHY: ("is unhealthy", "are unhealthy"),
+    RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
+    RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
+}
+_AWAITED = {
+    DiagnosticCode.NO_CAPACITY_NOW: "room",
+    DiagnosticCode.RECENTLY_REFUSED: "a runner to ask again",
+    DiagnosticCode.RUNNERS_UNAVAILABLE: "a runner",
+}
+_STAGES = {code: stage for stage, code in enumerate(RejectionCode)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """How many runners were turned down for one reason."""
+
+    code: RejectionCode
+    runners: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearMiss:
+    """A runner that lacks little, such as `needs 16 GiB of memory, has 12 GiB`."""
+
+    runner: str
+    codes: tuple[RejectionCode, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """Why a job waits: the latest word (DIA-009, DIA-017)."""
+
+    job_id: str
+    code: DiagnosticCode
+    sentence: str
+    permanent: bool
+    """No registered runner can ever run it as it is; waiting will not help (DIA-006)."""
+    rejections: tuple[Tally, ...] = ()
+    """Lasting reasons, most frequent first."""
+    near_misses: tuple[NearMiss, ...] = ()
+
+    def about(self, job_id: str) -> "Diagnosis":
+        """Say the same of another job that wants the same."""
+        return replace(self, job_id=job_id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairing:
+    """A runner, and every hard reason against it."""
+
+    runner: SchedulingRunner
+    rejections: tuple[Rejection, ...]
+
+    @property
+    def lasting(self) -> tuple[Rejection, ...]:
+        """Keep the reasons that waiting does not cure."""
+        return tuple(rejection for rejection in self.rejections if rejection.permanent)
+
+
+def pairings(
+    job: SchedulingJob, runners: Sequence[SchedulingRunner], free: Mapping[str, Resources]
+) -> tuple[Pairing, ...]:
+    """Judge a job against every runner, by name; `free` is what each has left."""
+    return tuple(
+        Pairing(runner=runner, rejections=rejections(job, runner, free=free.get(runner.runner_id)))
+        for runner in sorted(runners, key=lambda runner: (runner.name, runner.runner_id))
+    )
+
+
+def diagnose(
+    job: SchedulingJob, runners: Sequence[SchedulingRunner], free: Mapping[str, Resources]
+) -> Diagnosis:
+    """Find the nearest way to a runner and say what stands in it."""
+    if not runners:
+        return Diagnosis(
+            job_id=job.job_id,
+            code=DiagnosticCode.NO_RUNNERS,
+            sentence="No runner is registered; start one with `forgeyard agent`.",
+            permanent=True,
+        )
+    pairs = pairings(job, runners, free)
+    able = [pair for pair in pairs if not pair.lasting]
+    return _not_now(job, able, pairs) if able else _never(job, pairs)
+
+
+def _never(job: SchedulingJob, pairs: Sequence[Pairing]) -> Diagnosis:
+    """Say what the nearest runner lacks; nobody lacks less."""
+    nearest = sorted(pairs, key=lambda pair: _distance(job, pair))
+    best = nearest[0]
+    needs = " and ".join(rejection.wanted for rejection in best.lasting)
+    has = " and ".join(rejection.offered for rejection in best.lasting)
+    if len(pairs) == 1:
+        beginning, who = "The only registered runner can never run this job", best.runner.name
+    else:
+        beginning = f"None of the {len(pairs)} registered runners can ever run this job"
+        who = f"the best match ({best.runner.name})"
+    return Diagnosis(
+        job_id=job.job_id,
+        code=_CODES[best.lasting[0].code],
+        sentence=f"{beginning}: it needs {needs}, but {who} has {has}.",
+        permanent=True,
+        rejections=_tallies(pairs),
+        near_misses=_near_misses(nearest),
+    )
+
+
+def _distance(job: SchedulingJob, pair: Pairing) -> tuple[int, int, int, str, str]:
+    """Measure how far a runner is from fitting: how many reasons, how basic, how much is short."""
+    amounts = _STAGES[RejectionCode.INSUFFICIENT_CPU]
+    stages = [min(_STAGES[rejection.code], amounts) for rejection in pair.lasting]
+    return (
+        len(stages),
+        -min(stages),
+        _missing_share(job.resources, pair.runner.allocatable),
+        pair.runner.name,
+        pair.runner.runner_id,
+    )
+
+
+def _missing_share(wanted: Resources, offered: Resources) -> int:
+    """Add up what is short in every dimension, in thousandths of what is wanted."""
+    amounts = (
+        (wanted.cpu, offered.cpu),
+        (wanted.memory, offered.memory),
+        (wanted.disk, offered.disk),
+        (wanted.slots, offered.slots),
+    )
+    return sum((want - have) * 1000 // want for want, have in amounts if want > max(have, 0))
+
+
+def _near_misses(nearest: Sequence[Pairing]) -> tuple[NearMiss, ...]:
+    """Keep the nearest runner of each way to miss."""
+    ways: dict[tuple[RejectionCode, ...], NearMiss] = {}
+    for pair in nearest:
+        codes = tuple(rejection.code for rejection in pair.lasting)
+        text = "; ".join(rejection.text for rejection in pair.lasting)
+        ways.setdefault(codes, NearMiss(runner=pair.runner.name, codes=codes, text=text))
+    return tuple(ways.values())[:NEAR_MISSES]
+
+
+def _tallies(pairs: Sequence[Pairing]) -> tuple[Tally, ...]:
+    """Count the runners that each lasting reason rules out, each runner once per reason."""
+    counts = Counter(
+        code for pair in pairs for code in {rejection.code for rejection in pair.lasting}
+    )
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], _STAGES[item[0]]))
+    return tuple(Tally(code=code, runners=runners) for code, runners in ordered)
+
+
+def _not_now(job: SchedulingJob, able: Sequence[Pairing], pairs: Sequence[Pairing]) -> Diagnosis:
+    """Say what the runners that could do it are doing instead."""
+    groups = Counter(_obstacle(pair) for pair in able)
+    told = [
+        f"{groups[obstacle]} {many if groups[obstacle] > 1 else one}"
+        for obstacle, (one, many) in _DOING.items()
+        if obstacle in groups
+    ]
+    if len(able) == 1:
+        who = f"only {able[0].runner.name} can run this job"
+        does = f"it {_DOING[_obstacle(able[0])][0]}"
+    else:
+        who = f"{len(able)} of {len(pairs)} registered runners can run this job"
+        does = " and ".join((", ".join(told[:-1]), told[-1])) if len(told) > 1 else told[0]
+    if _FULL in groups:
+        code = DiagnosticCode.NO_CAPACITY_NOW
+    elif RejectionCode.RECENTLY_REFUSED in groups:
+        code = DiagnosticCode.RECENTLY_REFUSED
+    else:
+        code = DiagnosticCode.RUNNERS_UNAVAILABLE
+    return Diagnosis(
+        job_id=job.job_id,
+        code=code,
+        sentence=f"Waiting for {_AWAITED[code]}: {who}, but {does}.",
+        permanent=False,
+        rejections=_tallies(pairs),
+    )
+
+
+def _obstacle(pair: Pairing) -> RejectionCode:
+    """Name what keeps an able runner from taking the job; being absent outweighs being full."""
+    code = pair.rejections[0].code if pair.rejections else _FULL
+    return _FULL if code in BUSY else code

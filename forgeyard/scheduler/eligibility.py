@@ -1,0 +1,311 @@
+"""Phase one of placement: can this runner execute this job correctly? (ELG-001)
+
+What a runner could not tell about itself never satisfies a requirement (ELG-018). A score never
+enters here (SCO-004).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from forgeyard.model.capability import (
+    GENERAL_TRUST,
+    Capabilities,
+    Requirements,
+    Toolchain,
+    ToolchainRequirement,
+    TrustClass,
+)
+from forgeyard.model.runner import RunnerState
+from forgeyard.model.units import Resources, Rounding
+from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.words import amount_of, amount_text, tool_text, wanted_tool
+
+
+class RejectionCode(StrEnum):
+    """Why a runner was turned down; explanations, events and metric labels print it (DIA-003)."""
+
+    OFFLINE = "offline"
+    DRAINING = "draining"
+    SATURATED = "saturated"
+    UNHEALTHY = "unhealthy"
+    SUSPECT = "suspect"
+    RECENTLY_REFUSED = "recently_refused"
+    PLATFORM_MISMATCH = "platform_mismatch"
+    PLATFORM_UNKNOWN = "platform_unknown"
+    ARCHITECTURE_MISMATCH = "architecture_mismatch"
+    ARCHITECTURE_UNKNOWN = "architecture_unknown"
+    OS_VERSION_MISMATCH = "os_version_mismatch"
+    OS_VERSION_UNKNOWN = "os_version_unknown"
+    TRUST_MISMATCH = "trust_mismatch"
+    MISSING_LABEL = "missing_label"
+    MISSING_TOOLCHAIN = "missing_toolchain"
+    TOOLCHAIN_VERSION = "toolchain_version"
+    TOOLCHAIN_VERSION_UNKNOWN = "toolchain_version_unknown"
+    TOOLCHAIN_DIGEST = "toolchain_digest"
+    TOOLCHAIN_DIGEST_UNKNOWN = "toolchain_digest_unknown"
+    INSUFFICIENT_CPU = "insufficient_cpu"
+    INSUFFICIENT_MEMORY = "insufficient_memory"
+    INSUFFICIENT_DISK = "insufficient_disk"
+    INSUFFICIENT_SLOTS = "insufficient_slots"
+    BUSY_CPU = "busy_cpu"
+    BUSY_MEMORY = "busy_memory"
+    BUSY_DISK = "busy_disk"
+    BUSY_SLOTS = "busy_slots"
+
+
+_STATES = {
+    RunnerState.OFFLINE: RejectionCode.OFFLINE,
+    RunnerState.DRAINING: RejectionCode.DRAINING,
+    RunnerState.SATURATED: RejectionCode.SATURATED,
+    RunnerState.UNHEALTHY: RejectionCode.UNHEALTHY,
+}
+BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
+PASSING = BUSY | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
+"""Reasons that pass with time; all others last until the runner or the job changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """One hard reason against a pairing: what the job wants, and what the runner offers."""
+
+    code: RejectionCode
+    wanted: str
+    offered: str
+
+    @property
+    def permanent(self) -> bool:
+        """Tell whether waiting cannot help (DIA-006)."""
+        return self.code not in PASSING
+
+    @property
+    def text(self) -> str:
+        """Say it in one phrase whose subject is the runner."""
+        if self.code in BUSY:
+            return f"needs {self.wanted}, has {self.offered} free now"
+        if self.code is RejectionCode.RECENTLY_REFUSED:
+            return f"turned this job down a moment ago: {self.offered}"
+        if self.code in PASSING:
+            return f"is {self.offered}"
+        return f"needs {self.wanted}, has {self.offered}"
+
+
+def rejections(
+    job: SchedulingJob, runner: SchedulingRunner, *, free: Resources | None = None
+) -> tuple[Rejection, ...]:
+    """List every hard reason against this pairing; an empty tuple means eligible.
+
+    `free` is what the runner has left, where a cycle has given some of it away already.
+    """
+    return (
+        *_availability(job, runner),
+        *_capability_reasons(job.requirements, runner.capabilities),
+        *_trust_reasons(job.requirements.trust, runner.trust),
+        *_label_reasons(job.requirements, runner.capabilities),
+        *_toolchain_reasons(job.requirements, runner.capabilities),
+        *_resource_reasons(job.resources, runner, runner.free if free is None else free),
+    )
+
+
+def is_eligible(
+    job: SchedulingJob, runner: SchedulingRunner, *, free: Resources | None = None
+) -> bool:
+    """Tell whether `rejections` would be empty, and stop at the first reason against it."""
+    return (
+        takes_work(runner)
+        and runner.runner_id not in job.refused_by
+        and job.resources.fits_in(runner.free if free is None else free)
+        and can_ever_run(job, runner)
+    )
+
+
+def takes_work(runner: SchedulingRunner) -> bool:
+    """Tell whether a runner is there and willing, whatever the job."""
+    return (
+        runner.state is RunnerState.ONLINE and runner.session_id is not None and not runner.suspect
+    )
+
+
+def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
+    """Tell whether only passing reasons can stand against this pairing."""
+    wanted, offered = job.requirements, runner.capabilities
+    return (
+        wanted.platform in (None, offered.platform)
+        and wanted.architecture in (None, offered.architecture)
+        and is_trusted(wanted.trust, runner.trust)
+        and job.resources.fits_in(runner.allocatable)
+        and (wanted.os_version is None or _in_range(offered.os_version, wanted.os_version) is True)
+        and all(offered.labels.get(name) == value for name, value in wanted.labels.items())
+        and all(_has_tool(offered, tool) for tool in wanted.toolchains)
+    )
+
+
+def is_trusted(wanted: TrustClass | None, offered: TrustClass) -> bool:
+    """Tell whether a runner of one trust class may serve a job; restricted ones must be named."""
+    return offered in GENERAL_TRUST if wanted is None else offered is wanted
+
+
+def _availability(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    state = RunnerState.OFFLINE if runner.session_id is None else runner.state
+    if state in _STATES:
+        offered = f"{state}: {runner.pressure} pressure" if _is_pressed(runner, state) else state
+        yield Rejection(code=_STATES[state], wanted="an online runner", offered=offered)
+    if runner.suspect:
+        yield Rejection(
+            code=RejectionCode.SUSPECT,
+            wanted="a runner heard of since its last loss",
+            offered="suspect: it lost a lease and has been silent since",
+        )
+    if runner.runner_id in job.refused_by:
+        yield Rejection(
+            code=RejectionCode.RECENTLY_REFUSED,
+            wanted="a runner that has not refused it lately",
+            offered=job.refused_by[runner.runner_id],
+        )
+
+
+def _is_pressed(runner: SchedulingRunner, state: RunnerState) -> bool:
+    return state in (RunnerState.SATURATED, RunnerState.UNHEALTHY) and runner.pressure != "normal"
+
+
+def _capability_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Rejection]:
+    """Compare platform, architecture and the version of the operating system."""
+    if wanted.platform not in (None, offered.platform):
+        yield _differs(
+            "platform",
+            wanted.platform,
+            offered.platform,
+            RejectionCode.PLATFORM_MISMATCH,
+            RejectionCode.PLATFORM_UNKNOWN,
+        )
+    if wanted.architecture not in (None, offered.architecture):
+        yield _differs(
+            "architecture",
+            wanted.architecture,
+            offered.architecture,
+            RejectionCode.ARCHITECTURE_MISMATCH,
+            RejectionCode.ARCHITECTURE_UNKNOWN,
+        )
+    if wanted.os_version is not None:
+        fits = _in_range(offered.os_version, wanted.os_version)
+        if fits is not True:
+            mismatch, unknown = (
+                RejectionCode.OS_VERSION_MISMATCH,
+                RejectionCode.OS_VERSION_UNKNOWN,
+            )
+            yield Rejection(
+                code=unknown if fits is None else mismatch,
+                wanted=f"OS version {wanted.os_version}",
+                offered=_or_unknown("OS version", offered.os_version),
+            )
+
+
+def _differs(
+    name: str,
+    wanted: str | None,
+    offered: str | None,
+    mismatch: RejectionCode,
+    unknown: RejectionCode,
+) -> Rejection:
+    return Rejection(
+        code=unknown if offered is None else mismatch,
+        wanted=f"{name} {wanted}",
+        offered=_or_unknown(name, offered),
+    )
+
+
+def _or_unknown(name: str, offered: str | None) -> str:
+    return f"an unknown {name}" if offered is None else f"{name} {offered}"
+
+
+def _trust_reasons(wanted: TrustClass | None, offered: TrustClass) -> Iterator[Rejection]:
+    if not is_trusted(wanted, offered):
+        names = " or ".join(sorted(GENERAL_TRUST)) if wanted is None else wanted
+        yield Rejection(
+            code=RejectionCode.TRUST_MISMATCH,
+            wanted=f"trust {names}",
+            offered=f"trust {offered}",
+        )
+
+
+def _label_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Rejection]:
+    for name, value in sorted(wanted.labels.items()):
+        found = offered.labels.get(name)
+        if found != value:
+            yield Rejection(
+                code=RejectionCode.MISSING_LABEL,
+                wanted=f"label {name}={value}",
+                offered=f"no label {name}" if found is None else f"label {name}={found}",
+            )
+
+
+def _toolchain_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Rejection]:
+    for tool in wanted.toolchains:
+        if not _has_tool(offered, tool):
+            yield _missing_tool(offered, tool)
+
+
+def _has_tool(offered: Capabilities, wanted: ToolchainRequirement) -> bool:
+    return any(
+        tool.name == wanted.name and _tool_mismatch(tool, wanted) is None
+        for tool in offered.toolchains
+    )
+
+
+def _tool_mismatch(tool: Toolchain, wanted: ToolchainRequirement) -> RejectionCode | None:
+    """Find the first reason against one installed tool of the right name."""
+    if wanted.digest is not None and tool.digest != wanted.digest:
+        unknown = tool.digest is None
+        return RejectionCode.TOOLCHAIN_DIGEST_UNKNOWN if unknown else RejectionCode.TOOLCHAIN_DIGEST
+    if wanted.version is not None:
+        fits = _in_range(tool.version, wanted.version)
+        if fits is None:
+            return RejectionCode.TOOLCHAIN_VERSION_UNKNOWN
+        return None if fits else RejectionCode.TOOLCHAIN_VERSION
+    return None
+
+
+def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Rejection:
+    named = [tool for tool in offered.toolchains if tool.name == wanted.name]
+    reasons = (_tool_mismatch(tool, wanted) for tool in named)
+    found = " and ".join(tool_text(tool.version or "unknown", tool.digest) for tool in named)
+    return Rejection(
+        code=next(reasons, None) or RejectionCode.MISSING_TOOLCHAIN,
+        wanted=wanted_tool(wanted),
+        offered=f"{wanted.name} {found}" if named else f"no {wanted.name}",
+    )
+
+
+def _resource_reasons(
+    wanted: Resources, runner: SchedulingRunner, free: Resources
+) -> Iterator[Rejection]:
+    """Compare with what jobs may ever hold, then with what is left of it (RES-001)."""
+    never = wanted.shortfalls(runner.allocatable)
+    for name in never:
+        yield Rejection(
+            code=RejectionCode(f"insufficient_{name}"),
+            wanted=amount_of(name, wanted, rounding=Rounding.REQUEST),
+            offered=amount_text(name, runner.allocatable, rounding=Rounding.CAPACITY),
+        )
+    for name in wanted.shortfalls(free):
+        if name not in never:
+            yield Rejection(
+                code=RejectionCode(f"busy_{name}"),
+                wanted=amount_of(name, wanted, rounding=Rounding.REQUEST),
+                offered=amount_text(name, free, rounding=Rounding.CAPACITY),
+            )
+
+
+@lru_cache(maxsize=4096)
+def _in_range(version: str | None, wanted: str) -> bool | None:
+    """Tell whether a version lies in a PEP 440 range; `None` when either cannot be read."""
+    if version is None:
+        return None
+    try:
+        return SpecifierSet(wanted).contains(Version(version), prereleases=True)
+    except (InvalidVersion, InvalidSpecifier):
+        return None

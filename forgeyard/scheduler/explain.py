@@ -1,0 +1,211 @@
+"""Where a job would go in the next cycle, or why nowhere: the whole reasoning, sentence first.
+
+It replays the plan up to the job's turn with the planner's own code, so an explanation never
+disagrees with what the cycle does (DIA-002, DIA-004).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forgeyard.model.job import Priority
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.runner import RunnerState
+from forgeyard.model.units import Millis, Resources, Rounding
+from forgeyard.scheduler.diagnose import (
+    Diagnosis,
+    DiagnosticCode,
+    NearMiss,
+    Pairing,
+    Tally,
+    diagnose,
+    pairings,
+)
+from forgeyard.scheduler.eligibility import RejectionCode
+from forgeyard.scheduler.order import effective_priority, in_order
+from forgeyard.scheduler.place import Board
+from forgeyard.scheduler.score import PlacementScore, score
+from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityParts:
+    """What a job's place in the queue is made of."""
+
+    priority: Priority
+    base: int
+    aging: int
+    effective: int
+    waited_ms: Millis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """One rejection, ready to print: `linux-1` `needs 16 GiB of memory, has 12 GiB`."""
+
+    code: RejectionCode
+    permanent: bool
+    wanted: str
+    offered: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerVerdict:
+    """What the rules say of one runner: a rank and a score, or every reason against it."""
+
+    runner_id: str
+    name: str
+    state: RunnerState
+    rank: int | None
+    score: PlacementScore | None
+    rejections: tuple[Reason, ...]
+    free: Resources
+    """What jobs placed earlier in the cycle leave."""
+    allocatable: Resources
+    free_text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Everything that decides about one job now; the same snapshot gives the same bytes."""
+
+    job_id: str
+    job_name: str
+    run_id: str
+    sentence: str
+    code: DiagnosticCode | None
+    """Set exactly when no runner can take it now."""
+    permanent: bool
+    priority: PriorityParts
+    position: int
+    """Place in the queue, from 1."""
+    waiting: int
+    requirements: tuple[str, ...]
+    winner: str | None
+    eligible_runners: int
+    runners: tuple[RunnerVerdict, ...]
+    """Ranked ones first, best first, then the others by name."""
+    rejections: tuple[Tally, ...]
+    near_misses: tuple[NearMiss, ...]
+    policy_digest: str
+    snapshot_digest: str
+    taken_at: int
+
+
+def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) -> Explanation:
+    """Replay the next cycle up to this job's turn and tell how it is judged."""
+    others = [other for other in snapshot.jobs if other.job_id != job.job_id]
+    queue = in_order([*others, job], policy, snapshot.taken_at)
+    ahead = queue[: queue.index(job)]
+    board = Board(snapshot.runners, policy)
+    is_full = _replay(ahead, board, policy.batch)
+    verdicts = _verdicts(job, snapshot, board, policy)
+    eligible = [verdict for verdict in verdicts if verdict.rank is not None]
+    diagnosis = None if eligible else diagnose(job, snapshot.runners, board.free)
+    return Explanation(
+        job_id=job.job_id,
+        job_name=job.name,
+        run_id=job.run_id,
+        sentence=_sentence(diagnosis, eligible, policy, is_full=is_full),
+        code=diagnosis.code if diagnosis else None,
+        permanent=diagnosis is not None and diagnosis.permanent,
+        priority=_priority(job, policy, snapshot.taken_at),
+        position=len(ahead) + 1,
+        waiting=max(snapshot.waiting, len(queue)),
+        requirements=wanted_texts(job),
+        winner=eligible[0].name if eligible and not is_full else None,
+        eligible_runners=len(eligible),
+        runners=verdicts,
+        rejections=diagnosis.rejections if diagnosis else (),
+        near_misses=diagnosis.near_misses if diagnosis else (),
+        policy_digest=policy.digest(),
+        snapshot_digest=snapshot.digest(),
+        taken_at=snapshot.taken_at,
+    )
+
+
+def _replay(ahead: Sequence[SchedulingJob], board: Board, batch: int) -> bool:
+    """Place the jobs ahead as the cycle would; tell whether they fill its batch."""
+    placed = 0
+    for other in ahead:
+        if placed == batch:
+            break
+        placed += board.place(other) is not None
+    return placed == batch
+
+
+def _sentence(
+    diagnosis: Diagnosis | None,
+    eligible: Sequence[RunnerVerdict],
+    policy: SchedulingPolicy,
+    *,
+    is_full: bool,
+) -> str:
+    """Say the outcome in one sentence."""
+    if diagnosis is not None:
+        return diagnosis.sentence
+    if is_full:
+        return f"Waits its turn: the next cycle is full with {policy.batch} jobs ahead of it."
+    goes = f"Goes to {eligible[0].name} in the next cycle"
+    if len(eligible) == 1:
+        return f"{goes}: no other runner can take it now."
+    best, second = (verdict.score.total for verdict in eligible[:2] if verdict.score)
+    if best == second:
+        return f"{goes}: it scores {best}, like {eligible[1].name}, and wins the stable tie-break."
+    return f"{goes}: it scores {best}, the best of {len(eligible)} runners that can take it now."
+
+
+def _verdicts(
+    job: SchedulingJob, snapshot: Snapshot, board: Board, policy: SchedulingPolicy
+) -> tuple[RunnerVerdict, ...]:
+    ranking = board.ranking(job, len(snapshot.runners))
+    ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
+    verdicts = (
+        _verdict(job, pair, ranks.get(pair.runner.runner_id), board, policy)
+        for pair in pairings(job, snapshot.runners, board.free)
+    )
+    return tuple(
+        sorted(verdicts, key=lambda it: (it.rank is None, it.rank or 0, it.name, it.runner_id))
+    )
+
+
+def _verdict(
+    job: SchedulingJob, pair: Pairing, rank: int | None, board: Board, policy: SchedulingPolicy
+) -> RunnerVerdict:
+    runner = pair.runner
+    free = board.free[runner.runner_id]
+    fits = rank is not None
+    return RunnerVerdict(
+        runner_id=runner.runner_id,
+        name=runner.name,
+        state=runner.state,
+        rank=rank,
+        score=score(job.resources, runner, free, policy.weights) if fits else None,
+        rejections=tuple(
+            Reason(
+                code=rejection.code,
+                permanent=rejection.permanent,
+                wanted=rejection.wanted,
+                offered=rejection.offered,
+                text=rejection.text,
+            )
+            for rejection in pair.rejections
+        ),
+        free=free,
+        allocatable=runner.allocatable,
+        free_text=", ".join(
+            amount_of(name, free, rounding=Rounding.CAPACITY) for name in DIMENSIONS
+        ),
+    )
+
+
+def _priority(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> PriorityParts:
+    parts = effective_priority(job, policy, now)
+    return PriorityParts(
+        priority=job.priority,
+        base=parts.base,
+        aging=parts.aging,
+        effective=parts.total,
+        waited_ms=parts.waited,
+    )

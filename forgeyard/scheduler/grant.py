@@ -1,0 +1,96 @@
+"""Which planned placements may become leases, judged on rows that are locked.
+
+The plan was made from a snapshot; this is the second, binding look. It grants as many placements
+as fit, in the order asked, and says for every other one why not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from forgeyard.model.units import Resources
+
+
+class Verdict(StrEnum):
+    """What became of one planned placement."""
+
+    GRANTED = "granted"
+    JOB_GONE = "job_gone"
+    """No longer eligible, or another scheduler holds it."""
+    CANCELLED = "cancelled"
+    RUNNER_UNAVAILABLE = "runner_unavailable"
+    """Not one of the candidates takes work any more."""
+    NO_CAPACITY = "no_capacity"
+    """A candidate takes work but has no room left."""
+
+
+class JobStanding(StrEnum):
+    """How a locked job stands; one that could not be locked is simply absent."""
+
+    ELIGIBLE = "eligible"
+    CANCELLED = "cancelled"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerStanding:
+    """How a locked runner stands."""
+
+    schedulable: bool
+    free: Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrantRequest:
+    """A planned placement: runners with their scores, best first."""
+
+    job_id: str
+    resources: Resources
+    candidates: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Granted:
+    """The verdict on one request; `runner_id` is set exactly when it was granted."""
+
+    job_id: str
+    verdict: Verdict
+    runner_id: str | None = None
+    score: int = 0
+
+
+def grant(
+    requests: Sequence[GrantRequest],
+    jobs: Mapping[str, JobStanding],
+    runners: Mapping[str, RunnerStanding],
+) -> tuple[Granted, ...]:
+    """Judge every request in the order asked, never giving away more than is free.
+
+    A request whose first runner is full falls back on its next candidates; a job asked for twice
+    is granted once.
+    """
+    free = {runner_id: runner.free for runner_id, runner in runners.items() if runner.schedulable}
+    standing = dict(jobs)
+    answers: list[Granted] = []
+    for request in requests:
+        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), free)
+        if answer.runner_id is not None:
+            free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
+            standing[request.job_id] = JobStanding.GONE
+        answers.append(answer)
+    return tuple(answers)
+
+
+def _judge(request: GrantRequest, standing: JobStanding, free: Mapping[str, Resources]) -> Granted:
+    if standing is JobStanding.CANCELLED:
+        return Granted(job_id=request.job_id, verdict=Verdict.CANCELLED)
+    if standing is JobStanding.GONE:
+        return Granted(job_id=request.job_id, verdict=Verdict.JOB_GONE)
+    for runner_id, score in request.candidates:
+        if runner_id in free and request.resources.fits_in(free[runner_id]):
+            return Granted(
+                job_id=request.job_id, verdict=Verdict.GRANTED, runner_id=runner_id, score=score
+            )
+    some_work = any(runner_id in free for runner_id, _ in request.candidates)
+    refused = Verdict.NO_CAPACITY if some_work else Verdict.RUNNER_UNAVAILABLE
+    return Granted(job_id=request.job_id, verdict=refused)

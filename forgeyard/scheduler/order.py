@@ -1,0 +1,66 @@
+"""Who comes first: priority raised by waiting, then the one who waits longest (FAR-023).
+
+Waiting lifts every job towards one common limit and no further. Among jobs at the limit the oldest
+wins, so whoever became eligible later cannot overtake for ever: that is the starvation bound. Only
+priorities whose base lies above the limit (emergency) stay ahead of it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from forgeyard.model.job import Priority
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.units import Millis
+from forgeyard.scheduler.snapshot import SchedulingJob
+
+BASE = MappingProxyType(
+    {
+        Priority.LOW: 0,
+        Priority.NORMAL: 100,
+        Priority.HIGH: 200,
+        Priority.RELEASE_CRITICAL: 300,
+        Priority.EMERGENCY: 400,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectivePriority:
+    """What a job's place in the queue is made of (FAR-024)."""
+
+    base: int
+    aging: int
+    waited: Millis
+
+    @property
+    def total(self) -> int:
+        """Add it up."""
+        return self.base + self.aging
+
+
+def effective_priority(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> EffectivePriority:
+    """Raise a job's base by one point per `aging_step` waited, up to the common limit."""
+    base = BASE[job.priority]
+    waited = max(0, now - job.eligible_at)
+    room = max(0, policy.aging_limit - base)
+    return EffectivePriority(
+        base=base, aging=min(room, waited // policy.aging_step), waited=Millis(waited)
+    )
+
+
+def starvation_bound(priority: Priority, policy: SchedulingPolicy) -> Millis:
+    """Tell after what wait no job that becomes eligible later can overtake, emergencies aside."""
+    return Millis(max(0, policy.aging_limit - BASE[priority]) * policy.aging_step)
+
+
+def sort_key(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> tuple[int, int, str]:
+    """Order jobs for placement; a smaller key is placed earlier."""
+    return (-effective_priority(job, policy, now).total, job.eligible_at, job.job_id)
+
+
+def in_order(
+    jobs: Iterable[SchedulingJob], policy: SchedulingPolicy, now: int
+) -> list[SchedulingJob]:
+    """Sort jobs as a cycle serves them, whatever order they come in."""
+    return sorted(jobs, key=lambda job: sort_key(job, policy, now))

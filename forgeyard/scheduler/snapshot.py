@@ -1,0 +1,124 @@
+"""What one cycle may know: eligible jobs and registered runners, as they were at one instant.
+
+Everything here is a value; where the values come from is the store's business.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.job import Priority
+from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.units import Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingJob:
+    """A job that waits for a runner."""
+
+    job_id: str
+    run_id: str
+    name: str
+    tenant_id: str = "tnt_default"
+    queue_id: str = "que_default"
+    requirements: Requirements = field(default_factory=Requirements)
+    resources: Resources = field(default_factory=Resources)
+    priority: Priority = Priority.NORMAL
+    requirement_class: str = ""
+    """Digest of requirements and resources; jobs that share it fit the same runners."""
+    eligible_at: int = 0
+    created_at: int = 0
+    refused_by: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Runners that are not to be asked for now, and why."""
+    attempts_made: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingRunner:
+    """A registered runner, whether or not it takes work at present."""
+
+    runner_id: str
+    name: str
+    session_id: str | None = None
+    state: RunnerState = RunnerState.ONLINE
+    suspect: bool = False
+    """It lost a lease and has not been heard of since."""
+    pool_id: str = "pol_default"
+    trust: TrustClass = TrustClass.TRUSTED_INTERNAL
+    """From the registration record, never from the capability report (ELG-042)."""
+    capabilities: Capabilities = field(default_factory=Capabilities)
+    capability_digest: str = ""
+    total: Resources = field(default_factory=Resources)
+    headroom: Resources = field(default_factory=Resources)
+    reserved: Resources = field(default_factory=Resources)
+    pressure: ResourcePressure = ResourcePressure.NORMAL
+
+    @property
+    def allocatable(self) -> Resources:
+        """Tell what jobs may ever hold here: everything but the headroom (RES-002, RES-006)."""
+        return self.total.minus(self.headroom)
+
+    @property
+    def free(self) -> Resources:
+        """Tell what no lease holds right now; negative where headroom grew meanwhile."""
+        return self.allocatable.minus(self.reserved)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One instant of a partition, and the only input of a plan beside the policy."""
+
+    partition: str
+    taken_at: int
+    """Epoch milliseconds by the database's clock: the `now` of every rule."""
+    jobs: tuple[SchedulingJob, ...]
+    runners: tuple[SchedulingRunner, ...]
+    waiting: int
+    """Every eligible job, also those beyond the ones loaded."""
+
+    def digest(self) -> str:
+        """Name this very snapshot, whatever order its parts come in (MOD-005)."""
+        content = [
+            self.partition,
+            self.taken_at,
+            self.waiting,
+            sorted(_job_line(job) for job in self.jobs),
+            sorted(_runner_line(runner) for runner in self.runners),
+        ]
+        canonical = json.dumps(content, separators=(",", ":"))
+        return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _job_line(job: SchedulingJob) -> list[object]:
+    """List what decides about a job; its class stands for its requirements."""
+    return [
+        job.job_id,
+        job.requirement_class,
+        _amounts(job.resources),
+        job.priority,
+        job.eligible_at,
+        job.attempts_made,
+        sorted(job.refused_by.items()),
+    ]
+
+
+def _runner_line(runner: SchedulingRunner) -> list[object]:
+    """List what decides about a runner; its digest stands for its capabilities."""
+    return [
+        runner.runner_id,
+        runner.session_id or "",
+        runner.state,
+        runner.suspect,
+        runner.pool_id,
+        runner.trust,
+        runner.capability_digest,
+        _amounts(runner.allocatable),
+        _amounts(runner.reserved),
+        runner.pressure,
+    ]
+
+
+def _amounts(resources: Resources) -> list[int]:
+    return [resources.cpu, resources.memory, resources.disk, resources.slots]

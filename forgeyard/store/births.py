@@ -1,0 +1,166 @@
+"""The rows of a new run: itself, its jobs, their needs and the first deadlines.
+
+Whether the run may be made at all is decided in `forgeyard.store.runs`.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from forgeyard.model.ids import new_id
+from forgeyard.model.job import Condition, JobSpec
+from forgeyard.model.run import RunSpec
+from forgeyard.model.transitions import JobState, RunState
+from forgeyard.store import changes, codec, jobs, tables
+from forgeyard.store.changes import JOB, RUN, DeadlineKind
+
+TENANT = "tnt_default"
+QUEUE = "que_default"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Birth:
+    """A run to make; `reused` maps names of jobs to those whose success they take over."""
+
+    run_id: str
+    spec: RunSpec
+    document: str
+    source_digest: str | None
+    submitted_by: str
+    partition: str
+    rerun_of: str | None = None
+    reused: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def draw_id(prefix: str, *, now: int, rng: random.Random) -> str:
+    """Make an identifier from the database's clock."""
+    return new_id(prefix, now=datetime.fromtimestamp(now / 1000, UTC), rng=rng)
+
+
+def give_birth(connection: sa.Connection, birth: Birth, *, now: int, rng: random.Random) -> None:
+    """Insert the run and everything that belongs to it, then wake the loop."""
+    ids = {spec.name: draw_id("job", now=now, rng=rng) for spec in birth.spec.jobs}
+    rows = [
+        _job_row(birth, spec, position=position, job_id=ids[spec.name], now=now)
+        for position, spec in enumerate(birth.spec.jobs)
+    ]
+    run = _run_row(birth, rows, now=now)
+    changes.born(connection, RUN, [run], reason=f"submitted by {birth.submitted_by}", now=now)
+    changes.born(connection, JOB, rows, reason="submitted", now=now)
+    _insert_needs(connection, birth, ids)
+    _insert_deadlines(connection, birth, rows, now=now)
+    _skip_the_impossible(connection, run, rows, now=now)
+    changes.wake_if_waiting(connection, birth.partition, reason=f"run {birth.spec.name} submitted")
+
+
+def _skip_the_impossible(
+    connection: sa.Connection,
+    run: Mapping[str, object],
+    rows: list[dict[str, object]],
+    *,
+    now: int,
+) -> None:
+    """End jobs that wait for a failure which cannot come: nothing that they need is still open."""
+    reason = jobs.unmet(Condition.FAILURE)
+    endings = [
+        jobs.Ending(job=row, state=JobState.SKIPPED, reason=reason, message=reason)
+        for row in rows
+        if row["state"] == JobState.PENDING and not row["waiting_needs"]
+    ]
+    if endings:
+        jobs.finish_jobs(connection, run, endings, now=now)
+
+
+def _run_row(birth: Birth, rows: list[dict[str, object]], *, now: int) -> dict[str, object]:
+    return {
+        "run_id": birth.run_id,
+        "name": birth.spec.name,
+        "state": RunState.QUEUED.value,
+        "version": 1,
+        "partition": birth.partition,
+        "tenant_id": TENANT,
+        "document": birth.document,
+        "source_digest": birth.source_digest,
+        "rerun_of": birth.rerun_of,
+        "submitted_by": birth.submitted_by,
+        "timeout_ms": birth.spec.timeout,
+        "open_jobs": sum(1 for row in rows if row["state"] != JobState.SUCCEEDED),
+        "created_at": now,
+    }
+
+
+def _job_row(
+    birth: Birth, spec: JobSpec, *, position: int, job_id: str, now: int
+) -> dict[str, object]:
+    waiting = sum(1 for need in set(spec.needs) if need not in birth.reused)
+    state = _first_state(birth, spec, waiting=waiting)
+    return {
+        "job_id": job_id,
+        "run_id": birth.run_id,
+        "name": spec.name,
+        "position": position,
+        "state": state.value,
+        "version": 1,
+        "partition": birth.partition,
+        "tenant_id": TENANT,
+        "queue_id": QUEUE,
+        "spec": codec.encode(spec),
+        "condition": spec.condition.value,
+        "continue_on_error": int(spec.continue_on_error),
+        "priority": spec.priority.value,
+        "requirement_class": jobs.requirement_class(spec),
+        "cpu_milli": spec.resources.cpu,
+        "memory_bytes": spec.resources.memory,
+        "disk_bytes": spec.resources.disk,
+        "slots": spec.resources.slots,
+        "waiting_needs": waiting,
+        "reused_from": birth.reused.get(spec.name),
+        "created_at": now,
+        "eligible_at": now if state is JobState.ELIGIBLE else None,
+        "finished_at": now if state is JobState.SUCCEEDED else None,
+    }
+
+
+def _first_state(birth: Birth, spec: JobSpec, *, waiting: int) -> JobState:
+    """Tell where a job starts: the needs that have ended are successes taken over."""
+    if spec.name in birth.reused:
+        return JobState.SUCCEEDED
+    succeeded = [jobs.Need(state=JobState.SUCCEEDED, continue_on_error=False)] * len(spec.needs)
+    if not waiting and jobs.is_met(spec.condition, succeeded):
+        return JobState.ELIGIBLE
+    return JobState.PENDING
+
+
+def _insert_needs(connection: sa.Connection, birth: Birth, ids: Mapping[str, str]) -> None:
+    rows = [
+        {"job_id": ids[spec.name], "need_id": ids[need], "position": position}
+        for spec in birth.spec.jobs
+        for position, need in enumerate(dict.fromkeys(spec.needs))
+    ]
+    if rows:
+        connection.execute(sa.insert(tables.job_needs), rows)
+
+
+def _insert_deadlines(
+    connection: sa.Connection, birth: Birth, rows: list[dict[str, object]], *, now: int
+) -> None:
+    queue = [
+        {
+            "kind": DeadlineKind.QUEUE.value,
+            "entity_id": row["job_id"],
+            "partition": birth.partition,
+            "due_at": now + spec.timeouts.queue,
+        }
+        for row, spec in zip(rows, birth.spec.jobs, strict=True)
+        if row["state"] == JobState.ELIGIBLE
+    ]
+    end = {
+        "kind": DeadlineKind.RUN.value,
+        "entity_id": birth.run_id,
+        "partition": birth.partition,
+        "due_at": now + birth.spec.timeout,
+    }
+    connection.execute(sa.insert(tables.deadlines), [end, *queue])

@@ -1,0 +1,193 @@
+"""Turning a stored plan into leases: the only place where capacity is given away (LSE-004).
+
+One transaction locks the scopes, then the jobs (those that another scheduler holds are skipped),
+then every runner that is a candidate; judges all placements at once on the locked rows; and writes
+what was granted in a handful of statements, whatever the size of the batch. Verdicts are stored
+with the grants, so committing again returns them and writes nothing.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from forgeyard.errors import NotFound
+from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.runner import RunnerState
+from forgeyard.model.transitions import JobState
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler.grant import GrantRequest, JobStanding, RunnerStanding, Verdict, grant
+from forgeyard.store import bulk, grants, tables
+from forgeyard.store.changes import Row
+from forgeyard.store.engine import database_now
+from forgeyard.store.grants import Grant
+from forgeyard.store.plans import PlanSaved, save_plan
+
+__all__ = ["CommitOutcome", "PlanSaved", "commit_cycle", "save_plan"]
+
+_cycles, _placements = tables.cycles, tables.placements
+_jobs, _runners, _scopes = tables.jobs, tables.runners, tables.scopes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitOutcome:
+    """How many placements became leases, and the verdict on each, in the plan's order."""
+
+    granted: int
+    refused: int
+    verdicts: tuple[tuple[str, Verdict], ...]
+
+
+def commit_cycle(connection: sa.Connection, cycle_id: int, *, policy: LeasePolicy) -> CommitOutcome:
+    """Grant as many placements of a plan as fit now; a second time, only tell what was granted.
+
+    Raises:
+        NotFound: there is no such cycle.
+    """
+    cycle = _lock_cycle(connection, cycle_id)
+    planned = _planned(connection, cycle_id)
+    if cycle["committed_at"] is not None:
+        return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
+    _lock_scopes(connection, planned)
+    jobs = _lock_jobs(connection, planned)
+    runners = _lock_runners(connection, planned)
+    now = database_now(connection)
+    answers = grant(
+        [_request(row) for row in planned],
+        {job_id: _job_standing(row) for job_id, row in jobs.items()},
+        {runner_id: _runner_standing(row) for runner_id, row in runners.items()},
+    )
+    granted = [
+        Grant(
+            job=jobs[answer.job_id],
+            runner=runners[answer.runner_id],
+            attempt_id=row["attempt_id"],
+            lease_id=row["lease_id"],
+            score=answer.score,
+        )
+        for row, answer in zip(planned, answers, strict=True)
+        if answer.runner_id is not None
+    ]
+    grants.write(connection, granted, cycle=cycle, now=now, policy=policy)
+    verdicts = [
+        {
+            "cycle_id": cycle_id,
+            "position": row["position"],
+            "verdict": answer.verdict.value,
+            "runner_id": answer.runner_id,
+        }
+        for row, answer in zip(planned, answers, strict=True)
+    ]
+    bulk.update(connection, _placements, verdicts, keys=("cycle_id", "position"))
+    closed = {"committed_at": now, "granted": len(granted)}
+    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+
+
+def _outcome(verdicts: Sequence[tuple[str, Verdict]]) -> CommitOutcome:
+    granted = sum(1 for _, verdict in verdicts if verdict is Verdict.GRANTED)
+    return CommitOutcome(granted=granted, refused=len(verdicts) - granted, verdicts=tuple(verdicts))
+
+
+def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
+    query = sa.select(_cycles).where(_cycles.c.cycle_id == cycle_id).with_for_update()
+    row = connection.execute(query).mappings().one_or_none()
+    if row is None:
+        raise NotFound(f"no cycle {cycle_id}", field="cycle_id", value=cycle_id)
+    return dict(row)
+
+
+def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
+    """Read the placements in order, with what never changes about their jobs."""
+    amounts = (_jobs.c.cpu_milli, _jobs.c.memory_bytes, _jobs.c.disk_bytes, _jobs.c.slots)
+    query = (
+        sa.select(_placements, _jobs.c.tenant_id, _jobs.c.queue_id, *amounts)
+        .join(_jobs, _jobs.c.job_id == _placements.c.job_id)
+        .where(_placements.c.cycle_id == cycle_id)
+        .order_by(_placements.c.position)
+    )
+    rows = connection.execute(query).mappings()
+    return [{**row, "candidates": json.loads(row["candidates"])} for row in rows]
+
+
+def _lock_scopes(connection: sa.Connection, planned: Sequence[Row]) -> None:
+    """Come one after the other where quotas and shares are counted, outermost scope first."""
+    named = {row[name] for row in planned for name in ("tenant_id", "queue_id")}
+    query = (
+        sa.select(_scopes.c.scope_id)
+        .where(_scopes.c.scope_id.in_(named))
+        .order_by(_scopes.c.level, _scopes.c.scope_id)
+        .with_for_update()
+    )
+    connection.execute(query)
+
+
+def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
+    columns = (
+        _jobs.c.job_id,
+        _jobs.c.run_id,
+        _jobs.c.name,
+        _jobs.c.partition,
+        _jobs.c.state,
+        _jobs.c.version,
+        _jobs.c.epoch,
+        _jobs.c.attempts_made,
+        _jobs.c.cancel_reason,
+        _jobs.c.cpu_milli,
+        _jobs.c.memory_bytes,
+        _jobs.c.disk_bytes,
+        _jobs.c.slots,
+    )
+    query = (
+        sa.select(*columns)
+        .where(_jobs.c.job_id.in_({row["job_id"] for row in planned}))
+        .order_by(_jobs.c.job_id)
+        .with_for_update(skip_locked=True)
+    )
+    return {row["job_id"]: dict(row) for row in connection.execute(query).mappings()}
+
+
+def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
+    """Lock every candidate, so that a full one can be replaced by the next."""
+    candidates = {runner_id for row in planned for runner_id, _ in row["candidates"]}
+    columns = [column for column in _runners.c if column.name != "capabilities"]
+    query = (
+        sa.select(*columns)
+        .where(_runners.c.runner_id.in_(candidates))
+        .order_by(_runners.c.runner_id)
+        .with_for_update()
+    )
+    return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
+
+
+def _request(row: Row) -> GrantRequest:
+    return GrantRequest(
+        job_id=row["job_id"],
+        resources=_resources(row),
+        candidates=tuple((runner_id, score) for runner_id, score in row["candidates"]),
+    )
+
+
+def _job_standing(row: Row) -> JobStanding:
+    if row["cancel_reason"] is not None or row["state"] == JobState.CANCELLED:
+        return JobStanding.CANCELLED
+    return JobStanding.ELIGIBLE if row["state"] == JobState.ELIGIBLE else JobStanding.GONE
+
+
+def _runner_standing(row: Row) -> RunnerStanding:
+    takes_work = row["state"] == RunnerState.ONLINE and row["session_id"] is not None
+    allocatable = _resources(row, "total_").minus(_resources(row, "headroom_"))
+    return RunnerStanding(
+        schedulable=takes_work and not row["suspect"],
+        free=allocatable.minus(_resources(row, "reserved_")),
+    )
+
+
+def _resources(row: Row, prefix: str = "") -> Resources:
+    return Resources(
+        cpu=MilliCpu(row[f"{prefix}cpu_milli"]),
+        memory=Bytes(row[f"{prefix}memory_bytes"]),
+        disk=Bytes(row[f"{prefix}disk_bytes"]),
+        slots=row[f"{prefix}slots"],
+    )

@@ -1,0 +1,179 @@
+"""What waiting agents are to be told: offers, cancellations, drains.
+
+Delivery is at least once: an offer is repeated in every answer until it is accepted, rejected or
+has lapsed, and the agent recognises it by its lease. Reading changes nothing.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId
+from forgeyard.model.job import JobSpec
+from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.protocol import Assignments, Input, Offer
+from forgeyard.model.transitions import LeaseState, SessionState
+from forgeyard.model.units import Millis
+from forgeyard.store import codec, tables
+from forgeyard.store.changes import Row
+from forgeyard.store.engine import now_ms
+
+_leases, _jobs, _runs = tables.leases, tables.jobs, tables.runs
+_artifacts, _attempts = tables.artifacts, tables.attempts
+
+
+def assignments(
+    connection: sa.Connection, session_ids: Collection[str], *, policy: LeasePolicy
+) -> dict[str, Assignments]:
+    """Answer every waiting session from one set of queries; a session that ended is left out."""
+    drains = _open_sessions(connection, session_ids)
+    if not drains:
+        return {}
+    offered = _offered(connection, drains)
+    cancelled = _cancelled(connection, drains)
+    inputs = _inputs(connection, offered)
+    return {
+        session_id: Assignments(
+            offers=tuple(
+                _offer(row, inputs[row["job_id"]], policy)
+                for row in offered
+                if row["session_id"] == session_id
+            ),
+            cancel=tuple(cancelled.get(session_id, ())),
+            drain=drain,
+        )
+        for session_id, drain in drains.items()
+    }
+
+
+def _open_sessions(connection: sa.Connection, session_ids: Collection[str]) -> dict[str, bool]:
+    """Map the sessions that are open to whether their runner is to drain."""
+    sessions, runners = tables.sessions, tables.runners
+    query = (
+        sa.select(sessions.c.session_id, runners.c.drain_requested)
+        .join(runners, runners.c.runner_id == sessions.c.runner_id)
+        .where(sessions.c.session_id.in_(session_ids), sessions.c.state == SessionState.OPEN.value)
+    )
+    return {session_id: bool(drain) for session_id, drain in connection.execute(query)}
+
+
+def _offered(connection: sa.Connection, session_ids: Iterable[str]) -> Sequence[Row]:
+    """Read the offers that have not lapsed, oldest first."""
+    query = (
+        sa.select(
+            _leases.c.lease_id,
+            _leases.c.session_id,
+            _leases.c.epoch,
+            _leases.c.grace_ms,
+            (_leases.c.expires_at - now_ms()).label("left"),
+            _attempts.c.attempt_id,
+            _attempts.c.number,
+            _jobs.c.job_id,
+            _jobs.c.spec,
+            _runs.c.run_id,
+            _runs.c.name.label("run_name"),
+            _runs.c.source_digest,
+        )
+        .join(_attempts, _attempts.c.attempt_id == _leases.c.attempt_id)
+        .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
+        .join(_runs, _runs.c.run_id == _jobs.c.run_id)
+        .where(
+            _leases.c.session_id.in_(session_ids),
+            _leases.c.state == LeaseState.OFFERED.value,
+            _leases.c.expires_at > now_ms(),
+        )
+        .order_by(_leases.c.offered_at, _leases.c.lease_id)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _cancelled(
+    connection: sa.Connection, session_ids: Iterable[str]
+) -> Mapping[str, list[LeaseId]]:
+    query = (
+        sa.select(_leases.c.session_id, _leases.c.lease_id)
+        .where(
+            _leases.c.session_id.in_(session_ids),
+            _leases.c.state == LeaseState.ACTIVE.value,
+            _leases.c.cancel_requested == 1,
+        )
+        .order_by(_leases.c.lease_id)
+    )
+    found: dict[str, list[LeaseId]] = {}
+    for session_id, lease_id in connection.execute(query):
+        found.setdefault(session_id, []).append(lease_id)
+    return found
+
+
+def _inputs(connection: sa.Connection, offered: Sequence[Row]) -> Mapping[str, tuple[Input, ...]]:
+    """List what each offered job unpacks: the source, then the outputs of its needs in order."""
+    if not offered:
+        return {}
+    sources = _sizes(connection, {row["source_digest"] for row in offered} - {None})
+    outputs = _outputs_of_needs(connection, {row["job_id"] for row in offered})
+    inputs: dict[str, tuple[Input, ...]] = {}
+    for row in offered:
+        digest = row["source_digest"]
+        source: tuple[Input, ...] = ()
+        if digest is not None:
+            source = (Input(origin="source", digest=digest, size=sources.get(digest, 0)),)
+        inputs[row["job_id"]] = (*source, *outputs.get(row["job_id"], ()))
+    return inputs
+
+
+def _sizes(connection: sa.Connection, digests: Collection[Digest]) -> Mapping[Digest, int]:
+    blobs = tables.blobs
+    query = sa.select(blobs.c.digest, blobs.c.size_bytes).where(blobs.c.digest.in_(digests))
+    return {digest: size for digest, size in connection.execute(query)}
+
+
+def _outputs_of_needs(
+    connection: sa.Connection, job_ids: Collection[str]
+) -> Mapping[str, list[Input]]:
+    """Read the artifacts of the last attempt of every needed job.
+
+    A need that took over the success of an earlier run has its artifacts there.
+    """
+    needs, need, holder = tables.job_needs, _jobs.alias("need"), _jobs.alias("holder")
+    query = (
+        sa.select(
+            needs.c.job_id,
+            need.c.name.label("need_name"),
+            _artifacts.c.name,
+            _artifacts.c.digest,
+            _artifacts.c.size_bytes,
+        )
+        .join(need, need.c.job_id == needs.c.need_id)
+        .join(holder, holder.c.job_id == sa.func.coalesce(need.c.reused_from, need.c.job_id))
+        .join(
+            _attempts,
+            sa.and_(
+                _attempts.c.job_id == holder.c.job_id,
+                _attempts.c.number == holder.c.attempts_made,
+            ),
+        )
+        .join(_artifacts, _artifacts.c.attempt_id == _attempts.c.attempt_id)
+        .where(needs.c.job_id.in_(job_ids))
+        .order_by(needs.c.job_id, needs.c.position, _artifacts.c.name)
+    )
+    found: dict[str, list[Input]] = {}
+    for job_id, need_name, name, digest, size in connection.execute(query):
+        one = Input(origin=f"{need_name}/{name}", digest=digest, size=size)
+        found.setdefault(job_id, []).append(one)
+    return found
+
+
+def _offer(row: Row, inputs: tuple[Input, ...], policy: LeasePolicy) -> Offer:
+    return Offer(
+        lease_id=LeaseId(row["lease_id"]),
+        epoch=row["epoch"],
+        attempt_id=AttemptId(row["attempt_id"]),
+        attempt_number=row["number"],
+        job_id=JobId(row["job_id"]),
+        run_id=RunId(row["run_id"]),
+        run_name=row["run_name"],
+        spec=codec.decode(JobSpec, row["spec"]),
+        inputs=inputs,
+        ttl=Millis(min(row["left"], policy.offer_ttl)),
+        grace=Millis(row["grace_ms"]),
+    )

@@ -1,0 +1,198 @@
+"""Writing granted placements: attempts, leases, reservations, their history and their events.
+
+The caller holds the locks of `commit`; every table is written once, whatever the number of grants.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.transitions import (
+    JOB_TRANSITIONS,
+    AttemptState,
+    JobState,
+    LeaseState,
+    check,
+)
+from forgeyard.store import bulk, tables
+from forgeyard.store.changes import DeadlineKind, Row
+from forgeyard.store.release import DIMENSIONS
+
+_RESERVED = tuple(f"reserved_{name}" for name in DIMENSIONS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """One placement to write: a locked eligible job, its locked runner, and the ids drawn."""
+
+    job: Row
+    runner: Row
+    attempt_id: str
+    lease_id: str
+    score: int
+
+    @property
+    def number(self) -> int:
+        """Count the attempts of the job, this one included."""
+        return int(self.job["attempts_made"]) + 1
+
+    @property
+    def epoch(self) -> int:
+        """Fence off every earlier grant of the job."""
+        return int(self.job["epoch"]) + 1
+
+
+def write(
+    connection: sa.Connection,
+    grants: Sequence[Grant],
+    *,
+    cycle: Row,
+    now: int,
+    policy: LeasePolicy,
+) -> None:
+    """Write every grant of one cycle."""
+    if not grants:
+        return
+    names = _run_names(connection, grants)
+    _take_jobs(connection, grants, now=now)
+    attempts = [_attempt(grant, cycle, now) for grant in grants]
+    bulk.insert(connection, tables.attempts, attempts)
+    bulk.insert(connection, tables.leases, [_lease(grant, now, policy) for grant in grants])
+    bulk.insert(connection, tables.reservations, [_reservation(grant) for grant in grants])
+    _reserve(connection, grants)
+    reason = f"granted by cycle {cycle['cycle_id']}"
+    history = [line for grant in grants for line in _history(grant, reason, now)]
+    bulk.insert(connection, tables.history, history)
+    events = [_event(grant, names[grant.job["run_id"]], now) for grant in grants]
+    bulk.insert(connection, tables.outbox, events)
+
+
+def _run_names(connection: sa.Connection, grants: Sequence[Grant]) -> dict[str, str]:
+    runs = tables.runs
+    query = sa.select(runs.c.run_id, runs.c.name).where(
+        runs.c.run_id.in_({grant.job["run_id"] for grant in grants})
+    )
+    return {run_id: name for run_id, name in connection.execute(query)}
+
+
+def _take_jobs(connection: sa.Connection, grants: Sequence[Grant], *, now: int) -> None:
+    for grant in grants:
+        check(JOB_TRANSITIONS, JobState(grant.job["state"]), JobState.LEASED)
+    jobs, deadlines = tables.jobs, tables.deadlines
+    job_ids = [grant.job["job_id"] for grant in grants]
+    connection.execute(
+        sa.update(jobs)
+        .where(jobs.c.job_id.in_(job_ids))
+        .values(
+            state=JobState.LEASED.value,
+            version=jobs.c.version + 1,
+            epoch=jobs.c.epoch + 1,
+            attempts_made=jobs.c.attempts_made + 1,
+            leased_at=now,
+            diagnosis=None,
+        )
+    )
+    connection.execute(
+        sa.delete(deadlines).where(
+            deadlines.c.kind == DeadlineKind.QUEUE.value, deadlines.c.entity_id.in_(job_ids)
+        )
+    )
+
+
+def _attempt(grant: Grant, cycle: Row, now: int) -> Row:
+    return {
+        "attempt_id": grant.attempt_id,
+        "job_id": grant.job["job_id"],
+        "run_id": grant.job["run_id"],
+        "partition": grant.job["partition"],
+        "number": grant.number,
+        "state": AttemptState.LEASED.value,
+        "version": 1,
+        "runner_id": grant.runner["runner_id"],
+        "session_id": grant.runner["session_id"],
+        "capability_digest": grant.runner["capability_digest"],
+        "trust": grant.runner["trust"],
+        "policy_digest": cycle["policy_digest"],
+        "score": grant.score,
+        "created_at": now,
+    }
+
+
+def _lease(grant: Grant, now: int, policy: LeasePolicy) -> Row:
+    return {
+        "lease_id": grant.lease_id,
+        "attempt_id": grant.attempt_id,
+        "job_id": grant.job["job_id"],
+        "runner_id": grant.runner["runner_id"],
+        "session_id": grant.runner["session_id"],
+        "epoch": grant.epoch,
+        "state": LeaseState.OFFERED.value,
+        "version": 1,
+        "grace_ms": policy.connectivity_grace,
+        "offered_at": now,
+        "expires_at": now + policy.offer_ttl,
+    }
+
+
+def _reservation(grant: Grant) -> Row:
+    amounts = {name: grant.job[name] for name in DIMENSIONS}
+    return {"lease_id": grant.lease_id, "runner_id": grant.runner["runner_id"], **amounts}
+
+
+def _reserve(connection: sa.Connection, grants: Sequence[Grant]) -> None:
+    """Raise each runner's sums once, from the values under its lock."""
+    sums: dict[str, list[int]] = {}
+    for grant in grants:
+        before = sums.get(grant.runner["runner_id"], [grant.runner[name] for name in _RESERVED])
+        taken = [grant.job[name] for name in DIMENSIONS]
+        sums[grant.runner["runner_id"]] = [a + b for a, b in zip(before, taken, strict=True)]
+    rows = [
+        {"runner_id": runner_id, **dict(zip(_RESERVED, amounts, strict=True))}
+        for runner_id, amounts in sums.items()
+    ]
+    bulk.update(connection, tables.runners, rows, keys=("runner_id",))
+
+
+def _history(grant: Grant, reason: str, now: int) -> tuple[Row, ...]:
+    run_id, version = grant.job["run_id"], grant.job["version"] + 1
+    entries = (
+        ("job", grant.job["job_id"], grant.job["state"], JobState.LEASED.value, version),
+        ("attempt", grant.attempt_id, None, AttemptState.LEASED.value, 1),
+        ("lease", grant.lease_id, None, LeaseState.OFFERED.value, 1),
+    )
+    return tuple(
+        {
+            "kind": kind,
+            "entity_id": entity_id,
+            "run_id": run_id,
+            "before": before,
+            "after": after,
+            "version": version,
+            "reason": reason,
+            "at": now,
+        }
+        for kind, entity_id, before, after, version in entries
+    )
+
+
+def _event(grant: Grant, run_name: str, now: int) -> Row:
+    """Announce an attempt to its workflow; nothing else ever starts one."""
+    payload = {
+        "job_id": grant.job["job_id"],
+        "number": grant.number,
+        "attempt_id": grant.attempt_id,
+        "job_name": grant.job["name"],
+        "run_name": run_name,
+        "runner_name": grant.runner["name"],
+    }
+    return {
+        "event_id": f"evt_{grant.attempt_id}_1",
+        "stream": grant.attempt_id,
+        "sequence": 1,
+        "kind": "lease.granted",
+        "payload": json.dumps(payload, separators=(",", ":")),
+        "created_at": now,
+    }

@@ -1,0 +1,102 @@
+"""Whether agents could reach us: an outage of the renewal service must not cost anybody a lease.
+
+Every API process that serves renewals beats here. While nobody beats, nothing that an agent would
+have kept alive may lapse; the first beat afterwards moves those deadlines by the length of the gap,
+once, for the row is locked and the gap is gone when the next beat reads it.
+"""
+
+import sqlalchemy as sa
+
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
+from forgeyard.store import changes, tables
+from forgeyard.store.engine import database_now
+from forgeyard.store.release import ATTEMPT_DEADLINES
+
+RENEWAL = "renewal"
+
+
+def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
+    """Say that renewals are served, bridging an outage that ends now; return its length or 0."""
+    liveness = tables.liveness
+    here = liveness.c.service == RENEWAL
+    first = {"service": RENEWAL, "beat_at": database_now(connection), "gaps": 0}
+    changes.upsert(connection, liveness, first, changes={})
+    query = sa.select(liveness.c.beat_at).where(here).with_for_update()
+    beat_at: int = connection.execute(query).scalar_one()
+    now = database_now(connection)
+    gap = now - beat_at if now - beat_at > policy.sweep.renewal_gap else 0
+    connection.execute(
+        sa.update(liveness)
+        .where(here)
+        .values(beat_at=now, gaps=liveness.c.gaps + (1 if gap else 0))
+    )
+    if gap:
+        _bridge(connection, gap, now=now, policy=policy)
+    return gap
+
+
+def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
+    """Tell whether the renewal service is silent; one that never spoke cannot have failed."""
+    liveness = tables.liveness
+    query = sa.select(liveness.c.beat_at).where(liveness.c.service == RENEWAL)
+    beat_at = connection.execute(query).scalar_one_or_none()
+    return beat_at is not None and now - beat_at > policy.sweep.renewal_gap
+
+
+def _bridge(connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy) -> None:
+    """Move everything that only an agent's call could have kept alive."""
+    extended = _extend_leases(connection, gap, now=now, policy=policy)
+    sessions, deadlines = tables.sessions, tables.deadlines
+    connection.execute(
+        sa.update(sessions)
+        .where(sessions.c.state == SessionState.OPEN.value)
+        .values(last_seen_at=sessions.c.last_seen_at + gap)
+    )
+    connection.execute(
+        sa.update(deadlines)
+        .where(deadlines.c.kind.in_([kind.value for kind in ATTEMPT_DEADLINES]))
+        .values(due_at=deadlines.c.due_at + gap)
+    )
+    changes.audit(
+        connection,
+        actor="system",
+        channel="store",
+        action="renewal.gap_bridged",
+        target=RENEWAL,
+        detail=f"{gap} ms without renewals; {extended} leases extended",
+        now=now,
+    )
+
+
+def _extend_leases(
+    connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy
+) -> int:
+    """Give every live lease its lost time back, and time enough for agents to call again."""
+    leases = tables.leases
+    live = leases.c.state.in_([state.value for state in LIVE_LEASE_STATES])
+    rows = connection.execute(
+        sa.select(leases.c.lease_id, leases.c.state, leases.c.expires_at)
+        .where(live)
+        .order_by(leases.c.lease_id)
+        .with_for_update()
+    ).all()
+    lease = policy.lease
+    ttl = {LeaseState.OFFERED: lease.offer_ttl, LeaseState.ACTIVE: lease.execution_ttl}
+    moved = [
+        {
+            "moved_id": lease_id,
+            "moved_to": max(
+                expires_at + gap, now + ttl[LeaseState(state)] + lease.longest_back_off
+            ),
+        }
+        for lease_id, state, expires_at in rows
+    ]
+    if moved:
+        statement = (
+            sa.update(leases)
+            .where(leases.c.lease_id == sa.bindparam("moved_id"))
+            .values(expires_at=sa.bindparam("moved_to"))
+        )
+        connection.execute(statement, moved)
+    return len(moved)

@@ -1,0 +1,301 @@
+"""Read models of the scheduler and its runners: what waits, what is there, what is held.
+
+Sums over reservations and counts of states, each in one query; nothing here changes a row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from forgeyard.model.capability import Capabilities
+from forgeyard.model.runner import RunnerState
+from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.store import codec, outbox, tables
+from forgeyard.store.changes import Row
+from forgeyard.store.engine import database_now
+
+RUNNING = (JobState.LEASED, JobState.PREPARING, JobState.RUNNING, JobState.UPLOADING_OUTPUTS)
+_LEVEL_OF_QUEUES = "queue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CycleView:
+    """A scheduling cycle; `granted` is None until it is committed."""
+
+    cycle_id: int
+    eligible: int
+    runners: int
+    planned: int
+    granted: int | None
+    created_at: int
+    committed_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatus:
+    """How a partition's scheduling stands; `jobs` and `runners` count by state."""
+
+    partition: str
+    jobs: Mapping[str, int]
+    runners: Mapping[str, int]
+    oldest_eligible_ms: int | None
+    wake_generation: int
+    wake_signalled: int
+    wake_reason: str
+    outbox_lag_ms: int
+    renewal_beat_ms: int | None
+    """How long ago the renewal service last gave a sign of life."""
+    renewal_gaps: int
+    last_cycle: CycleView | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """A queue: jobs that could start, by priority, and jobs that are on a runner."""
+
+    queue_id: str
+    name: str
+    pending: int
+    eligible: Mapping[str, int]
+    running: int
+    oldest_eligible_ms: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedJob:
+    """A live lease, as seen from its runner."""
+
+    lease_id: str
+    run_id: str
+    run: str
+    job: str
+    attempt: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerView:
+    """A runner; `free` is what is left of `allocatable`, which is total less headroom."""
+
+    runner_id: str
+    name: str
+    state: str
+    suspect: bool
+    pressure: str
+    drain_requested: bool
+    drain_reason: str | None
+    pool: str
+    capabilities: Capabilities
+    total: Resources
+    allocatable: Resources
+    reserved: Resources
+    free: Resources
+    placed: tuple[PlacedJob, ...]
+    registered_at: int
+    last_seen_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityView:
+    """The sums over runners that take work; `absent` counts the others."""
+
+    runners: int
+    absent: int
+    total: Resources
+    allocatable: Resources
+    reserved: Resources
+    free: Resources
+    wanted: Resources
+    """What the eligible jobs ask for, all together."""
+
+
+def scheduler_status(connection: sa.Connection, partition: str) -> SchedulerStatus:
+    """Show how scheduling stands in a partition."""
+    now = database_now(connection)
+    jobs, runners, liveness = tables.jobs, tables.runners, tables.liveness
+    of_partition = sa.select(jobs.c.state, sa.func.count().label("total")).where(
+        jobs.c.partition == partition, jobs.c.state.not_in([s.value for s in FINAL_JOB_STATES])
+    )
+    of_runners = sa.select(runners.c.state, sa.func.count().label("total"))
+    beat = _first(connection, sa.select(liveness).where(liveness.c.service == "renewal"))
+    wake = _first(connection, sa.select(tables.wakes).where(tables.wakes.c.partition == partition))
+    return SchedulerStatus(
+        partition=partition,
+        jobs=_totals(connection, of_partition.group_by(jobs.c.state)),
+        runners=_totals(connection, of_runners.group_by(runners.c.state)),
+        oldest_eligible_ms=_oldest(connection, now).get(partition),
+        wake_generation=wake["generation"] if wake else 0,
+        wake_signalled=wake["signalled"] if wake else 0,
+        wake_reason=wake["reason"] if wake else "",
+        outbox_lag_ms=outbox.lag_ms(connection),
+        renewal_beat_ms=max(0, now - beat["beat_at"]) if beat else None,
+        renewal_gaps=beat["gaps"] if beat else 0,
+        last_cycle=_last_cycle(connection, partition),
+    )
+
+
+def _first(connection: sa.Connection, query: sa.Select[*tuple[object, ...]]) -> Row | None:
+    row = connection.execute(query.limit(1)).mappings().first()
+    return None if row is None else dict(row)
+
+
+def _totals(connection: sa.Connection, query: sa.Select[str, int]) -> dict[str, int]:
+    return {state: int(total) for state, total in connection.execute(query)}
+
+
+def _oldest(connection: sa.Connection, now: int) -> dict[str, int]:
+    """Tell for how long the longest-waiting eligible job of each partition has waited."""
+    jobs = tables.jobs
+    query = (
+        sa.select(jobs.c.partition, sa.func.min(jobs.c.eligible_at))
+        .where(jobs.c.state == JobState.ELIGIBLE.value)
+        .group_by(jobs.c.partition)
+    )
+    return {partition: max(0, now - since) for partition, since in connection.execute(query)}
+
+
+def _last_cycle(connection: sa.Connection, partition: str) -> CycleView | None:
+    cycles = tables.cycles
+    query = (
+        sa.select(cycles)
+        .where(cycles.c.partition == partition)
+        .order_by(cycles.c.created_at.desc(), cycles.c.cycle_id.desc())
+    )
+    row = _first(connection, query)
+    return None if row is None else CycleView(**{n: row[n] for n in CycleView.__slots__})
+
+
+def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
+    """Show every queue with what waits in it and what runs."""
+    now = database_now(connection)
+    jobs, scopes = tables.jobs, tables.scopes
+    query = (
+        sa.select(
+            jobs.c.queue_id,
+            jobs.c.state,
+            jobs.c.priority,
+            sa.func.count().label("total"),
+            sa.func.min(jobs.c.eligible_at).label("since"),
+        )
+        .where(jobs.c.state.not_in([state.value for state in FINAL_JOB_STATES]))
+        .group_by(jobs.c.queue_id, jobs.c.state, jobs.c.priority)
+    )
+    groups: dict[str, list[Row]] = {}
+    for row in connection.execute(query).mappings():
+        groups.setdefault(row["queue_id"], []).append(dict(row))
+    named = sa.select(scopes.c.scope_id, scopes.c.name).where(scopes.c.kind == _LEVEL_OF_QUEUES)
+    return tuple(
+        _queue_view(queue_id, name, groups.get(queue_id, []), now=now)
+        for queue_id, name in connection.execute(named.order_by(scopes.c.name))
+    )
+
+
+def _queue_view(queue_id: str, name: str, groups: Sequence[Row], *, now: int) -> QueueView:
+    eligible = [group for group in groups if group["state"] == JobState.ELIGIBLE]
+    return QueueView(
+        queue_id=queue_id,
+        name=name,
+        pending=sum(g["total"] for g in groups if g["state"] == JobState.PENDING),
+        eligible={group["priority"]: group["total"] for group in eligible},
+        running=sum(g["total"] for g in groups if JobState(g["state"]) in RUNNING),
+        oldest_eligible_ms=max(0, now - min(g["since"] for g in eligible)) if eligible else None,
+    )
+
+
+def runners(connection: sa.Connection) -> tuple[RunnerView, ...]:
+    """Show every runner by name, with what it holds."""
+    table = tables.runners
+    placed = _placed(connection)
+    rows = connection.execute(sa.select(table).order_by(table.c.name)).mappings()
+    return tuple(_runner_view(dict(row), placed.get(row["runner_id"], [])) for row in rows)
+
+
+def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
+    leases, attempts, jobs, runs = tables.leases, tables.attempts, tables.jobs, tables.runs
+    query = (
+        sa.select(
+            leases.c.runner_id,
+            leases.c.lease_id,
+            runs.c.run_id,
+            runs.c.name.label("run"),
+            jobs.c.name.label("job"),
+            attempts.c.number.label("attempt"),
+            attempts.c.state,
+        )
+        .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
+        .join(jobs, jobs.c.job_id == attempts.c.job_id)
+        .join(runs, runs.c.run_id == jobs.c.run_id)
+        .where(leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]))
+        .order_by(leases.c.lease_id)
+    )
+    placed: dict[str, list[PlacedJob]] = {}
+    for row in connection.execute(query).mappings():
+        job = PlacedJob(**{name: row[name] for name in PlacedJob.__slots__})
+        placed.setdefault(row["runner_id"], []).append(job)
+    return placed
+
+
+def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
+    total, reserved = _resources(row, "total"), _resources(row, "reserved")
+    allocatable = total.minus(_resources(row, "headroom"))
+    return RunnerView(
+        runner_id=row["runner_id"],
+        name=row["name"],
+        state=row["state"],
+        suspect=bool(row["suspect"]),
+        pressure=row["pressure"],
+        drain_requested=bool(row["drain_requested"]),
+        drain_reason=row["drain_reason"],
+        pool=row["pool_id"],
+        capabilities=codec.decode(Capabilities, row["capabilities"]),
+        total=total,
+        allocatable=allocatable,
+        reserved=reserved,
+        free=allocatable.minus(reserved),
+        placed=tuple(placed),
+        registered_at=row["registered_at"],
+        last_seen_at=row["last_seen_at"],
+    )
+
+
+def _resources(row: Row, prefix: str) -> Resources:
+    return Resources(
+        cpu=MilliCpu(row[f"{prefix}_cpu_milli"]),
+        memory=Bytes(row[f"{prefix}_memory_bytes"]),
+        disk=Bytes(row[f"{prefix}_disk_bytes"]),
+        slots=row[f"{prefix}_slots"],
+    )
+
+
+def capacity(connection: sa.Connection) -> CapacityView:
+    """Sum up what the runners that take work offer and hold, and what the waiting jobs want."""
+    everybody = runners(connection)
+    present = [runner for runner in everybody if runner.state == RunnerState.ONLINE]
+    return CapacityView(
+        runners=len(present),
+        absent=len(everybody) - len(present),
+        total=_sum([runner.total for runner in present]),
+        allocatable=_sum([runner.allocatable for runner in present]),
+        reserved=_sum([runner.reserved for runner in present]),
+        free=_sum([runner.free for runner in present]),
+        wanted=_wanted(connection),
+    )
+
+
+def _sum(amounts: Sequence[Resources]) -> Resources:
+    total = Resources()
+    for amount in amounts:
+        total = total.plus(amount)
+    return total
+
+
+def _wanted(connection: sa.Connection) -> Resources:
+    jobs = tables.jobs
+    columns = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
+    query = sa.select(*(sa.func.coalesce(sa.func.sum(jobs.c[name]), 0) for name in columns)).where(
+        jobs.c.state == JobState.ELIGIBLE.value
+    )
+    cpu, memory, disk, slots = (int(total) for total in connection.execute(query).one())
+    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)

@@ -1,0 +1,92 @@
+"""The phases of an accepted attempt: the order they come in, and the deadline each brings."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from forgeyard.model.job import JobSpec
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.transitions import FINAL_ATTEMPT_STATES, AttemptState, JobState
+from forgeyard.store import changes, codec, tables
+from forgeyard.store.changes import ATTEMPT, JOB, DeadlineKind, Row
+from forgeyard.store.release import ATTEMPT_DEADLINES, Held
+
+PHASES = (
+    AttemptState.LEASED,
+    AttemptState.PREPARING,
+    AttemptState.RUNNING,
+    AttemptState.UPLOADING_OUTPUTS,
+)
+_BEGUN = ("accepted_at", "started_at", "uploading_at")
+_INSTANTS: Mapping[AttemptState, str] = dict(zip(PHASES[1:], _BEGUN, strict=True))
+_DEADLINES: Mapping[AttemptState, DeadlineKind] = dict(
+    zip(PHASES[1:], ATTEMPT_DEADLINES, strict=True)
+)
+
+
+def advance(
+    connection: sa.Connection,
+    held: Held,
+    phase: AttemptState,
+    *,
+    reason: str,
+    now: int,
+    policy: LeasePolicy,
+) -> Held:
+    """Bring attempt and job to a phase through every one between; do nothing if they are there."""
+    begun, wanted = PHASES.index(AttemptState(held.attempt["state"])), PHASES.index(phase)
+    if wanted <= begun:
+        return held
+    attempt, job = held.attempt, held.job
+    for state in PHASES[begun + 1 : wanted + 1]:
+        attempt = changes.move(
+            connection, ATTEMPT, attempt, state, reason=reason, now=now, **{_INSTANTS[state]: now}
+        )
+        job = changes.move(connection, JOB, job, JobState(state.value), reason=reason, now=now)
+    changes.clear_deadlines(connection, attempt["attempt_id"], *ATTEMPT_DEADLINES)
+    changes.set_deadline(
+        connection,
+        _DEADLINES[phase],
+        attempt["attempt_id"],
+        partition=attempt["partition"],
+        due_at=now + _timeout(job, phase) + policy.deadline_slack,
+    )
+    return replace(held, attempt=attempt, job=job)
+
+
+def deadlines_of(connection: sa.Connection, attempt_id: str) -> Mapping[DeadlineKind, int]:
+    """Read when the phase of an attempt must be over; an accepted one has one such deadline."""
+    deadlines = tables.deadlines
+    query = sa.select(deadlines.c.kind, deadlines.c.due_at).where(
+        deadlines.c.entity_id == attempt_id,
+        deadlines.c.kind.in_([kind.value for kind in ATTEMPT_DEADLINES]),
+    )
+    return {DeadlineKind(kind): due_at for kind, due_at in connection.execute(query)}
+
+
+def time_left(connection: sa.Connection, held: Held, *, now: int, policy: SchedulingPolicy) -> int:
+    """Count the current deadline, all that may follow it, and two sweeps to enforce them."""
+    if held.attempt["settled_at"] is not None:
+        return 0
+    margin = 2 * policy.sweep.period
+    state = AttemptState(held.attempt["state"])
+    if state in FINAL_ATTEMPT_STATES:
+        settled_by: int = held.attempt["finished_at"] + policy.lease.settle_within
+        return max(0, settled_by - now) + margin
+    due_at: int = held.lease["expires_at"]
+    if state is not AttemptState.LEASED:
+        # The default serves a row that somebody deleted by hand: look again at the next margin.
+        due_at = max(deadlines_of(connection, held.attempt["attempt_id"]).values(), default=now)
+    later = PHASES[PHASES.index(state) + 1 :]
+    following = sum(_timeout(held.job, phase) + policy.lease.deadline_slack for phase in later)
+    return max(0, due_at - now) + following + margin
+
+
+def _timeout(job: Row, phase: AttemptState) -> int:
+    timeouts = codec.decode(JobSpec, job["spec"]).timeouts
+    return {
+        AttemptState.PREPARING: timeouts.preparation,
+        AttemptState.RUNNING: timeouts.execution,
+        AttemptState.UPLOADING_OUTPUTS: timeouts.upload,
+    }[phase]

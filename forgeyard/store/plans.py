@@ -1,0 +1,93 @@
+"""What a cycle decided, stored before it is committed: placements, and why other jobs wait.
+
+The ids of attempts and leases are drawn here, so committing a plan twice cannot make two of them.
+"""
+
+import json
+import random
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from forgeyard.model.ids import new_id
+from forgeyard.model.transitions import JobState
+from forgeyard.scheduler.diagnose import Diagnosis
+from forgeyard.scheduler.place import Plan
+from forgeyard.store import bulk, codec, tables
+from forgeyard.store.engine import database_now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSaved:
+    """A stored plan: its id, and how much it saw and decided."""
+
+    cycle_id: int
+    eligible: int
+    runners: int
+    planned: int
+
+
+def save_plan(
+    connection: sa.Connection,
+    partition: str,
+    plan: Plan,
+    snapshot_digest: str,
+    policy_digest: str,
+    *,
+    rng: random.Random,
+) -> PlanSaved:
+    """Store a plan under a fresh cycle id; nothing is granted by it."""
+    now = database_now(connection)
+    cycle = {
+        "partition": partition,
+        "policy_digest": policy_digest,
+        "snapshot_digest": snapshot_digest,
+        "eligible": plan.eligible,
+        "runners": plan.runners,
+        "planned": len(plan.decisions),
+        "created_at": now,
+    }
+    cycles = tables.cycles
+    cycle_id: int = connection.execute(
+        sa.insert(cycles).values(cycle).returning(cycles.c.cycle_id)
+    ).scalar_one()
+    moment = datetime.fromtimestamp(now / 1000, UTC)
+    placements = [
+        {
+            "cycle_id": cycle_id,
+            "position": position,
+            "job_id": decision.job_id,
+            "attempt_id": new_id("att", now=moment, rng=rng),
+            "lease_id": new_id("lse", now=moment, rng=rng),
+            "candidates": json.dumps(decision.candidates, separators=(",", ":")),
+        }
+        for position, decision in enumerate(plan.decisions)
+    ]
+    bulk.insert(connection, tables.placements, placements)
+    _save_diagnoses(connection, plan.diagnoses)
+    return PlanSaved(
+        cycle_id=cycle_id,
+        eligible=plan.eligible,
+        runners=plan.runners,
+        planned=len(placements),
+    )
+
+
+def _save_diagnoses(connection: sa.Connection, diagnoses: tuple[Diagnosis, ...]) -> None:
+    """Keep the latest word on each job that still waits, writing only what changed."""
+    jobs = tables.jobs
+    latest = {diagnosis.job_id: codec.encode(diagnosis) for diagnosis in diagnoses}
+    query = (
+        sa.select(jobs.c.job_id, jobs.c.diagnosis)
+        .where(jobs.c.job_id.in_(latest), jobs.c.state == JobState.ELIGIBLE.value)
+        .order_by(jobs.c.job_id)
+        .with_for_update(skip_locked=True)
+    )
+    known = connection.execute(query).tuples().all() if latest else ()
+    changed = [
+        {"job_id": job_id, "diagnosis": latest[job_id]}
+        for job_id, before in known
+        if before != latest[job_id]
+    ]
+    bulk.update(connection, jobs, changed, keys=("job_id",))

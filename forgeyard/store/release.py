@@ -1,0 +1,163 @@
+"""The one place where an attempt ends and its lease lets go of the runner.
+
+Completion, rejection, expiry, fencing, timeouts and cancellation all pass here, so that the lease,
+the reservation, the runner's sum and the attempt can only change together. Callers hold the locks
+of `lock_lease`; what becomes of the job afterwards is theirs or `settle`'s to decide.
+"""
+
+from dataclasses import dataclass, replace
+
+import sqlalchemy as sa
+
+from forgeyard.errors import NotFound
+from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, LeaseState
+from forgeyard.store import changes, tables
+from forgeyard.store.changes import ATTEMPT, LEASE, DeadlineKind, Row
+
+ATTEMPT_DEADLINES = (DeadlineKind.PREPARATION, DeadlineKind.EXECUTION, DeadlineKind.UPLOAD)
+DIMENSIONS = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """A lease with everything that changes along with it, locked in the agreed order."""
+
+    run: Row
+    job: Row
+    attempt: Row
+    lease: Row
+
+
+def lock_lease(connection: sa.Connection, lease_id: str) -> Held:
+    """Lock a lease's run, job, lease and attempt.
+
+    Raises:
+        NotFound: there is no such lease.
+    """
+    job_id = changes.find(connection, LEASE, lease_id)["job_id"]
+    run, job = changes.lock_run_and_job(connection, job_id)
+    lease = changes.find(connection, LEASE, lease_id, lock=True)
+    attempt = changes.find(connection, ATTEMPT, lease["attempt_id"], lock=True)
+    # The run's id is not a column of a lease, but its history is told with the run's.
+    return Held(run=run, job=job, attempt=attempt, lease={**lease, "run_id": run["run_id"]})
+
+
+def lock_attempt(connection: sa.Connection, attempt_id: str) -> Held:
+    """Lock the same rows, found by the attempt.
+
+    Raises:
+        NotFound: there is no such attempt.
+    """
+    leases = tables.leases
+    query = sa.select(leases.c.lease_id).where(leases.c.attempt_id == attempt_id)
+    lease_id = connection.execute(query).scalar_one_or_none()
+    if lease_id is None:
+        raise NotFound(f"no attempt {attempt_id}", field="attempt_id", value=attempt_id)
+    return lock_lease(connection, lease_id)
+
+
+def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: str, now: int) -> Row:
+    """End a lease and free what it holds on its runner; do nothing if it has ended already."""
+    if lease["state"] not in LIVE_LEASE_STATES:
+        return lease
+    moved = changes.move(connection, LEASE, lease, to, reason=reason, now=now, ended_at=now)
+    reservations, runners = tables.reservations, tables.runners
+    freed = connection.execute(
+        sa.delete(reservations)
+        .where(reservations.c.lease_id == lease["lease_id"])
+        .returning(*(reservations.c[name] for name in DIMENSIONS))
+    ).one_or_none()
+    if freed is not None:
+        sums = {
+            f"reserved_{name}": runners.c[f"reserved_{name}"] - amount
+            for name, amount in zip(DIMENSIONS, freed, strict=True)
+        }
+        connection.execute(
+            sa.update(runners).where(runners.c.runner_id == lease["runner_id"]).values(sums)
+        )
+    return moved
+
+
+def end_attempt(
+    connection: sa.Connection,
+    held: Held,
+    state: AttemptState,
+    *,
+    lease: LeaseState,
+    reason: str,
+    now: int,
+    policy: LeasePolicy,
+    **values: object,
+) -> Held:
+    """End an accepted attempt; `settle` decides what follows, at the latest when its time is up."""
+    ended = _end(connection, held, state, lease=lease, reason=reason, now=now, **values)
+    changes.set_deadline(
+        connection,
+        DeadlineKind.SETTLE,
+        ended.attempt["attempt_id"],
+        partition=ended.attempt["partition"],
+        due_at=now + policy.settle_within,
+    )
+    return ended
+
+
+def end_offer(
+    connection: sa.Connection,
+    held: Held,
+    state: AttemptState,
+    *,
+    lease: LeaseState,
+    reason: str,
+    now: int,
+    **values: object,
+) -> Held:
+    """End an attempt that nobody accepted; it is settled at once, for nothing is left to decide."""
+    return _end(
+        connection, held, state, lease=lease, reason=reason, now=now, settled_at=now, **values
+    )
+
+
+def _end(
+    connection: sa.Connection,
+    held: Held,
+    state: AttemptState,
+    *,
+    lease: LeaseState,
+    reason: str,
+    now: int,
+    **values: object,
+) -> Held:
+    freed = release(connection, held.lease, to=lease, reason=reason, now=now)
+    attempt = changes.move(
+        connection,
+        ATTEMPT,
+        held.attempt,
+        state,
+        reason=reason,
+        now=now,
+        **{"finished_at": now, "message": reason, **values},
+    )
+    changes.clear_deadlines(connection, attempt["attempt_id"], *ATTEMPT_DEADLINES)
+    ended = replace(held, lease=freed, attempt=attempt)
+    _announce(connection, ended, now=now)
+    return ended
+
+
+def _announce(connection: sa.Connection, held: Held, *, now: int) -> None:
+    """Tell the attempt's workflow, which may not even have started."""
+    runners = tables.runners
+    name = sa.select(runners.c.name).where(runners.c.runner_id == held.lease["runner_id"])
+    attempt = held.attempt
+    payload = {
+        "job_id": attempt["job_id"],
+        "number": attempt["number"],
+        "attempt_id": attempt["attempt_id"],
+        "job_name": held.job["name"],
+        "run_name": held.run["name"],
+        "runner_name": connection.execute(name).scalar_one(),
+        "state": attempt["state"],
+    }
+    changes.emit(
+        connection, stream=attempt["attempt_id"], kind="attempt.finished", payload=payload, now=now
+    )

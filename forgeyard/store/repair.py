@@ -1,0 +1,107 @@
+"""Making reservations agree with leases again: exactly one for every live lease, none else.
+
+Every transition keeps them equal in its own transaction, so this finds something only after a bug
+or a hand in the database. It looks without locks and judges again under the runner's.
+"""
+
+import sqlalchemy as sa
+
+from forgeyard.model.transitions import LIVE_LEASE_STATES
+from forgeyard.store import changes, tables
+from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.release import DIMENSIONS
+from forgeyard.store.sessions import lock_runner
+
+_jobs, _leases = tables.jobs, tables.leases
+_reservations, _runners = tables.reservations, tables.runners
+_LIVE = [state.value for state in LIVE_LEASE_STATES]
+_REPAIRS_PER_CALL = 20
+
+
+def repair(engine: sa.Engine) -> int:
+    """Repair the runners whose reservations are wrong, each in its own transaction; count them."""
+    with read(engine) as connection:
+        suspicious = _suspicious(connection)
+    repaired = 0
+    for runner_id in suspicious[:_REPAIRS_PER_CALL]:
+        with write(engine) as connection:
+            repaired += _repair_runner(connection, runner_id)
+    return repaired
+
+
+def _suspicious(connection: sa.Connection) -> list[str]:
+    """List the runners whose reserved amounts are not what the jobs of their live leases need."""
+    live = (
+        sa.select(_leases.c.runner_id, *(_jobs.c[name] for name in DIMENSIONS))
+        .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
+        .where(_leases.c.state.in_(_LIVE))
+        .subquery()
+    )
+    wanted, counted = _sums(live), _sums(_reservations)
+    query = (
+        sa.select(_runners.c.runner_id)
+        .outerjoin(wanted, wanted.c.runner_id == _runners.c.runner_id)
+        .outerjoin(counted, counted.c.runner_id == _runners.c.runner_id)
+        .where(
+            sa.or_(
+                *(
+                    sa.func.coalesce(side.c[name], 0) != _runners.c[f"reserved_{name}"]
+                    for side in (wanted, counted)
+                    for name in DIMENSIONS
+                )
+            )
+        )
+        .order_by(_runners.c.runner_id)
+    )
+    return list(connection.execute(query).scalars())
+
+
+def _sums(rows: sa.FromClause) -> sa.Subquery:
+    totals = (sa.func.sum(rows.c[name]).label(name) for name in DIMENSIONS)
+    return sa.select(rows.c.runner_id, *totals).group_by(rows.c.runner_id).subquery()
+
+
+def _repair_runner(connection: sa.Connection, runner_id: str) -> bool:
+    before = lock_runner(connection, runner_id)
+    after = recount(connection, runner_id)
+    wrong = {name: value for name, value in after.items() if before[name] != value}
+    if not wrong:
+        return False
+    connection.execute(sa.update(_runners).where(_runners.c.runner_id == runner_id).values(wrong))
+    detail = ", ".join(f"{name} {before[name]} → {value}" for name, value in wrong.items())
+    changes.audit(
+        connection,
+        actor="system",
+        channel="store",
+        action="reservation.repaired",
+        target=runner_id,
+        detail=detail,
+        now=database_now(connection),
+    )
+    return True
+
+
+def recount(connection: sa.Connection, runner_id: str) -> dict[str, int]:
+    """Set right the reservations of a locked runner, and sum what its live leases hold.
+
+    A lease ends in the same transaction that locks its runner, so what is read here stands.
+    """
+    alive = (
+        sa.select(_leases.c.lease_id, _jobs.c.job_id, *(_jobs.c[name] for name in DIMENSIONS))
+        .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
+        .where(_leases.c.runner_id == runner_id, _leases.c.state.in_(_LIVE))
+    )
+    wanted = {row["lease_id"]: row for row in connection.execute(alive).mappings()}
+    mine = _reservations.c.runner_id == runner_id
+    here = set(connection.execute(sa.select(_reservations.c.lease_id).where(mine)).scalars())
+    if here - wanted.keys():
+        dead = _reservations.c.lease_id.in_(here - wanted.keys())
+        connection.execute(sa.delete(_reservations).where(dead))
+    missing = [
+        {"lease_id": lease_id, "runner_id": runner_id, **{name: row[name] for name in DIMENSIONS}}
+        for lease_id, row in wanted.items()
+        if lease_id not in here
+    ]
+    if missing:
+        connection.execute(sa.insert(_reservations), missing)
+    return {f"reserved_{name}": sum(row[name] for row in wanted.values()) for name in DIMENSIONS}

@@ -1,0 +1,146 @@
+"""What is kept only for a while: logs, artifacts, and the blobs that nothing refers to any more.
+
+Runs, jobs, attempts and history stay. Each deletion is a transaction of its own, so that an
+interrupted sweep loses nothing and a long one holds nobody up. A blob that came in or was asked for
+within the last hour is spared: its run is about to be submitted, or its output recorded.
+"""
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from forgeyard.config import RetentionConfig
+from forgeyard.store import tables
+from forgeyard.store.blobs import BlobStore
+from forgeyard.store.engine import database_now, read, write
+
+GRACE_S = 3_600
+_BATCH = 200
+_HOUR = 3_600_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forgotten:
+    """How many attempts lost their log, and how many artifacts and blobs were deleted."""
+
+    logs: int
+    artifacts: int
+    blobs: int
+
+
+def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) -> Forgotten:
+    """Delete what the configuration keeps no longer; running it again is harmless."""
+    with read(engine) as connection:
+        now = database_now(connection)
+        logs_before = now - config.logs_h * _HOUR
+        artifacts_before = now - config.artifacts_h * _HOUR
+        logs = connection.execute(_old_logs(logs_before)).scalars().all()
+        artifacts = connection.execute(_old_artifacts(artifacts_before)).scalars().all()
+    for attempt_id in logs:
+        _forget_log(engine, attempt_id)
+    deleted = sum(_forget_artifacts(engine, job_id, artifacts_before) for job_id in artifacts)
+    with read(engine) as connection:
+        unused = connection.execute(_unused_blobs(now, artifacts_before)).scalars().all()
+    blobs = _forget_blobs(engine, blob_store, unused, artifacts_before)
+    strays = _forget_strays(engine, blob_store)
+    blob_store.tidy()
+    return Forgotten(logs=len(logs), artifacts=deleted, blobs=blobs + strays)
+
+
+def _old_logs(before: int) -> sa.Select[str]:
+    attempts, runs = tables.attempts, tables.runs
+    return (
+        sa.select(attempts.c.attempt_id)
+        .join(runs, runs.c.run_id == attempts.c.run_id)
+        .where(runs.c.created_at < before, runs.c.finished_at < before, attempts.c.log_bytes > 0)
+    )
+
+
+def _forget_log(engine: sa.Engine, attempt_id: str) -> None:
+    attempts, chunks = tables.attempts, tables.log_chunks
+    with write(engine) as connection:
+        connection.execute(sa.delete(chunks).where(chunks.c.attempt_id == attempt_id))
+        connection.execute(
+            sa.update(attempts).where(attempts.c.attempt_id == attempt_id).values(log_bytes=0)
+        )
+
+
+def _old_artifacts(before: int) -> sa.Select[str]:
+    """Find jobs of old runs with artifacts that no newer run has taken over."""
+    artifacts, runs = tables.artifacts, tables.runs
+    return (
+        sa.select(artifacts.c.job_id)
+        .distinct()
+        .join(runs, runs.c.run_id == artifacts.c.run_id)
+        .where(runs.c.finished_at < before, ~_taken_over(before))
+    )
+
+
+def _taken_over(before: int) -> sa.Exists:
+    jobs, newer, artifacts = tables.jobs, tables.runs.alias("newer"), tables.artifacts
+    return sa.exists().where(
+        jobs.c.reused_from == artifacts.c.job_id,
+        newer.c.run_id == jobs.c.run_id,
+        sa.or_(newer.c.finished_at.is_(None), newer.c.finished_at >= before),
+    )
+
+
+def _forget_artifacts(engine: sa.Engine, job_id: str, before: int) -> int:
+    artifacts = tables.artifacts
+    with write(engine) as connection:
+        return connection.execute(
+            sa.delete(artifacts).where(artifacts.c.job_id == job_id, ~_taken_over(before))
+        ).rowcount
+
+
+def _is_unused(now: int | sa.ColumnElement[int], before: int) -> sa.ColumnElement[bool]:
+    blobs, runs, artifacts = tables.blobs, tables.runs, tables.artifacts
+    as_source = sa.exists().where(
+        runs.c.source_digest == blobs.c.digest,
+        sa.or_(runs.c.finished_at.is_(None), runs.c.finished_at >= before),
+    )
+    as_artifact = sa.exists().where(artifacts.c.digest == blobs.c.digest)
+    return sa.and_(blobs.c.used_at < now - GRACE_S * 1_000, ~as_source, ~as_artifact)
+
+
+def _unused_blobs(now: int, before: int) -> sa.Select[str]:
+    return sa.select(tables.blobs.c.digest).where(_is_unused(now, before))
+
+
+def _forget_blobs(
+    engine: sa.Engine, blob_store: BlobStore, digests: Iterable[str], before: int
+) -> int:
+    """Delete each row, asking again under its lock whether it is unused, and then its bytes."""
+    blobs, deleted = tables.blobs, 0
+    for digest in digests:
+        with write(engine) as connection:
+            now = database_now(connection)
+            gone = connection.execute(
+                sa.delete(blobs).where(blobs.c.digest == digest, _is_unused(now, before))
+            )
+        if gone.rowcount:
+            blob_store.delete(digest, spare_s=GRACE_S)
+            deleted += 1
+    return deleted
+
+
+def _forget_strays(engine: sa.Engine, blob_store: BlobStore) -> int:
+    """Delete bytes without a row: what a crash left between the two writes."""
+    deleted = 0
+    for digests in _batches(blob_store.idle(GRACE_S)):
+        with read(engine) as connection:
+            query = sa.select(tables.blobs.c.digest).where(tables.blobs.c.digest.in_(digests))
+            recorded = set(connection.execute(query).scalars())
+        for digest in digests:
+            if digest not in recorded:
+                blob_store.delete(digest, spare_s=GRACE_S)
+                deleted += 1
+    return deleted
+
+
+def _batches(digests: Iterable[str]) -> Iterator[list[str]]:
+    rest = iter(digests)
+    while batch := list(itertools.islice(rest, _BATCH)):
+        yield batch

@@ -1,0 +1,392 @@
+"""Runners as their agents report them and operators steer them: registered, heard of, drained.
+
+A runner has one open session. A new one ends the one before and takes its leases away in the same
+transaction, so a process that lost its network can never work beside its successor.
+"""
+
+import hashlib
+import random
+import re
+from datetime import UTC, datetime
+
+import sqlalchemy as sa
+
+from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
+from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.protocol import (
+    PROTOCOL_VERSION,
+    Heartbeat,
+    HeartbeatAnswer,
+    Register,
+    Registered,
+)
+from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, SessionState
+from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
+from forgeyard.store import changes, codec, fence, liveness, repair, tables
+from forgeyard.store.changes import SESSION, Row
+from forgeyard.store.engine import database_now
+from forgeyard.store.release import DIMENSIONS
+from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
+
+POOL = "pol_default"
+HEARTBEATS_PER_SILENCE = 6
+LOSSES_PER_CALL = 50
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_STATES = {
+    ResourcePressure.CRITICAL: RunnerState.UNHEALTHY,
+    ResourcePressure.MEMORY: RunnerState.SATURATED,
+    ResourcePressure.DISK: RunnerState.SATURATED,
+    ResourcePressure.THERMAL: RunnerState.SATURATED,
+}
+_runners, _sessions, _leases = tables.runners, tables.sessions, tables.leases
+
+
+def register(
+    connection: sa.Connection, message: Register, *, policy: LeasePolicy, rng: random.Random
+) -> Registered:
+    """Open a session for a runner, known by its name; the one before it is fenced at once.
+
+    Raises:
+        InvalidRequest: the name, the protocol's version or the resources cannot be.
+    """
+    _check(message)
+    runner_id = _insert_unless_known(connection, message, rng=rng)
+    runner, held = lock_with_leases(connection, runner_id)
+    now = database_now(connection)
+    reason = "a new session of the runner began"
+    if runner["session_id"] is not None:
+        end_session(
+            connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
+        )
+    revoke_all(connection, held, reason=reason, now=now, policy=policy)
+    session_id = _open_session(connection, runner_id, now=now, rng=rng)
+    state = RunnerState.DRAINING if runner["drain_requested"] else RunnerState.ONLINE
+    _change(
+        connection,
+        runner,
+        state,
+        reason="its agent registered",
+        now=now,
+        session_id=session_id,
+        suspect=0,
+        pressure=ResourcePressure.NORMAL.value,
+        last_seen_at=now,
+        **_described(message),
+        **repair.recount(connection, runner_id),
+    )
+    _wake_waiting(connection, reason=f"runner {message.runner_name} registered")
+    return Registered(
+        runner_id=RunnerId(runner_id),
+        session_id=session_id,
+        renew_every=policy.renew_every,
+        heartbeat_every=Millis(policy.session_silence // HEARTBEATS_PER_SILENCE),
+        longest_back_off=policy.longest_back_off,
+    )
+
+
+def _check(message: Register) -> None:
+    if not _NAME.fullmatch(message.runner_name):
+        raise InvalidRequest(
+            "a runner needs a plain name",
+            field="runner_name",
+            value=message.runner_name,
+            allowed="1 to 100 letters, digits, dots, dashes and underscores",
+        )
+    if message.protocol_version != PROTOCOL_VERSION:
+        raise InvalidRequest(
+            f"the agent speaks version {message.protocol_version} of the protocol",
+            field="protocol_version",
+            value=message.protocol_version,
+            allowed=str(PROTOCOL_VERSION),
+        )
+    none = Resources()
+    largest = Resources(
+        cpu=MilliCpu(LARGEST), memory=Bytes(LARGEST), disk=Bytes(LARGEST), slots=LARGEST
+    )
+    pairs = (
+        ("total", message.total, largest),
+        ("headroom", message.headroom, message.total),
+    )
+    for field, amount, limit in pairs:
+        wrong = none.shortfalls(amount) or amount.shortfalls(limit)
+        if wrong:
+            raise InvalidRequest(
+                f"{field} {wrong[0]} cannot be",
+                field=f"{field}.{wrong[0]}",
+                value=getattr(amount, wrong[0]),
+                allowed=f"0 to {getattr(limit, wrong[0])}",
+            )
+
+
+def _insert_unless_known(
+    connection: sa.Connection, message: Register, *, rng: random.Random
+) -> str:
+    """Find a runner by its name or make it; of two that try at once, one waits for the other."""
+    known = sa.select(_runners.c.runner_id).where(_runners.c.name == message.runner_name)
+    runner_id = connection.execute(known).scalar_one_or_none()
+    if runner_id is None:
+        now = database_now(connection)
+        row = {
+            "runner_id": _new_id("rnr", now=now, rng=rng),
+            "name": message.runner_name,
+            "state": RunnerState.OFFLINE.value,
+            "pool_id": POOL,
+            "pressure": ResourcePressure.NORMAL.value,
+            "registered_at": now,
+            "last_seen_at": now,
+            **_described(message),
+        }
+        changes.upsert(connection, _runners, row, changes={}, keys=("name",))
+        runner_id = connection.execute(known).scalar_one()
+    return str(runner_id)
+
+
+def _described(message: Register) -> dict[str, object]:
+    """Write down what an agent says about its host."""
+    capabilities = codec.encode(message.capabilities)
+    return {
+        "trust": message.capabilities.trust.value,
+        "capabilities": capabilities,
+        "capability_digest": f"sha256:{hashlib.sha256(capabilities.encode()).hexdigest()}",
+        **_amounts("total", message.total),
+        **_amounts("headroom", message.headroom),
+    }
+
+
+def _amounts(prefix: str, amount: Resources) -> dict[str, object]:
+    values = (amount.cpu, amount.memory, amount.disk, amount.slots)
+    return {f"{prefix}_{name}": value for name, value in zip(DIMENSIONS, values, strict=True)}
+
+
+def _open_session(
+    connection: sa.Connection, runner_id: str, *, now: int, rng: random.Random
+) -> SessionId:
+    session_id = SessionId(_new_id("ses", now=now, rng=rng))
+    session = {
+        "session_id": session_id,
+        "runner_id": runner_id,
+        "state": SessionState.OPEN.value,
+        "opened_at": now,
+        "last_seen_at": now,
+    }
+    changes.born(connection, SESSION, [session], reason="its agent registered", now=now)
+    return session_id
+
+
+def _new_id(prefix: str, *, now: int, rng: random.Random) -> str:
+    return new_id(prefix, now=datetime.fromtimestamp(now / 1000, UTC), rng=rng)
+
+
+def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) -> HeartbeatAnswer:
+    """Keep a session alive, take in how its host does, and name the leases it must let go.
+
+    Raises:
+        StaleRejected: the session has ended; the agent must register again.
+    """
+    runner = _lock_open(connection, session_id)
+    now = database_now(connection)
+    state = _state(runner, message)
+    seen = {"last_seen_at": now, "pressure": message.pressure.value, "suspect": 0}
+    _change(connection, runner, state, reason="its agent reported", now=now, **seen)
+    connection.execute(
+        sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
+    )
+    abandon = _not_held(connection, session_id, message.held, now=now)
+    was_taking_work = runner["state"] == RunnerState.ONLINE and not runner["suspect"]
+    if state is RunnerState.ONLINE and not was_taking_work:
+        _wake_waiting(connection, reason=f"runner {runner['name']} takes work again")
+    return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+
+
+def _lock_open(connection: sa.Connection, session_id: str) -> Row:
+    """Lock the runner of an open session."""
+    query = sa.select(_sessions.c.runner_id).where(_sessions.c.session_id == session_id)
+    runner_id = connection.execute(query).scalar_one_or_none()
+    if runner_id is not None:
+        runner = lock_runner(connection, runner_id)
+        if runner["session_id"] == session_id:
+            return runner
+    raise StaleRejected(
+        "the session has ended", field="session_id", value=session_id, allowed="register again"
+    )
+
+
+def _state(runner: Row, message: Heartbeat) -> RunnerState:
+    if runner["drain_requested"] or message.draining:
+        return RunnerState.DRAINING
+    return _STATES.get(message.pressure, RunnerState.ONLINE)
+
+
+def _not_held(
+    connection: sa.Connection, session_id: str, held: tuple[LeaseId, ...], *, now: int
+) -> tuple[LeaseId, ...]:
+    """Pick the leases that an agent works for although they are not its own any more."""
+    if not held:
+        return ()
+    query = sa.select(_leases).where(
+        _leases.c.lease_id.in_(held),
+        _leases.c.session_id == session_id,
+        _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
+    )
+    rows = [dict(row) for row in connection.execute(query).mappings()]
+    alive = {row["lease_id"] for row in rows if fence.ends_at(row) >= now}
+    return tuple(lease_id for lease_id in held if lease_id not in alive)
+
+
+def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) -> None:
+    """End a session that its agent gives up; what it still holds is taken away.
+
+    Raises:
+        NotFound: there is no such session.
+    """
+    session = changes.find(connection, SESSION, session_id)
+    runner, held = lock_with_leases(connection, session["runner_id"])
+    if runner["session_id"] != session_id:
+        return
+    now = database_now(connection)
+    reason = "its agent left"
+    end_session(connection, session_id, SessionState.CLOSED, reason=reason, now=now)
+    revoke_all(connection, held, reason=reason, now=now, policy=policy)
+    _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, session_id=None)
+    _wake_waiting(connection, reason=f"runner {runner['name']} left")
+
+
+def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
+    """End the sessions that were not heard of for too long, although they could have been.
+
+    Their leases expire by their own clocks: an agent may renew them while its heartbeats fail.
+    """
+    now = database_now(connection)
+    if liveness.renewals_are_out(connection, now=now, policy=policy):
+        return 0
+    limit = now - policy.lease.session_silence
+    query = (
+        sa.select(_sessions.c.runner_id, _sessions.c.session_id)
+        .where(_sessions.c.state == SessionState.OPEN.value, _sessions.c.last_seen_at < limit)
+        .order_by(_sessions.c.last_seen_at)
+        .limit(LOSSES_PER_CALL)
+    )
+    return sum(
+        _lose(connection, runner_id, session_id, limit=limit, now=now)
+        for runner_id, session_id in sorted(connection.execute(query).tuples().all())
+    )
+
+
+def _lose(
+    connection: sa.Connection, runner_id: str, session_id: str, *, limit: int, now: int
+) -> int:
+    runner = lock_runner(connection, runner_id)
+    if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
+        return 0
+    reason = "its agent was silent for too long"
+    lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
+    if runner["session_id"] == session_id:
+        offline = RunnerState.OFFLINE
+        _change(connection, runner, offline, reason=reason, now=now, session_id=None)
+    return int(lost)
+
+
+def drain(
+    connection: sa.Connection, name_or_id: str, *, reason: str, actor: str, channel: str
+) -> Row:
+    """Let a runner finish what it has and take nothing more, until `undrain`.
+
+    Raises:
+        NotFound: no runner has this name or id.
+    """
+    runner = _lock_named(connection, name_or_id)
+    now = database_now(connection)
+    online = runner["state"] != RunnerState.OFFLINE
+    state = RunnerState.DRAINING if online else RunnerState.OFFLINE
+    wish = {"drain_requested": 1, "drain_reason": reason}
+    changed = _change(connection, runner, state, reason=f"drained: {reason}", now=now, **wish)
+    changes.audit(
+        connection,
+        actor=actor,
+        channel=channel,
+        action="runner.drain",
+        target=runner["runner_id"],
+        detail=reason,
+        now=now,
+    )
+    return changed
+
+
+def undrain(
+    connection: sa.Connection, name_or_id: str, *, reason: str, actor: str, channel: str
+) -> Row:
+    """Let a runner take work again; one whose agent drains by itself says so when next heard of.
+
+    Raises:
+        NotFound: no runner has this name or id.
+    """
+    runner = _lock_named(connection, name_or_id)
+    now = database_now(connection)
+    draining = runner["state"] == RunnerState.DRAINING
+    state = RunnerState.ONLINE if draining else RunnerState(runner["state"])
+    wish = {"drain_requested": 0, "drain_reason": None}
+    changed = _change(connection, runner, state, reason=f"undrained: {reason}", now=now, **wish)
+    changes.audit(
+        connection,
+        actor=actor,
+        channel=channel,
+        action="runner.undrain",
+        target=runner["runner_id"],
+        detail=reason,
+        now=now,
+    )
+    _wake_waiting(connection, reason=f"runner {runner['name']} takes work again")
+    return changed
+
+
+def _lock_named(connection: sa.Connection, name_or_id: str) -> Row:
+    named = sa.or_(_runners.c.name == name_or_id, _runners.c.runner_id == name_or_id)
+    runner_id = connection.execute(sa.select(_runners.c.runner_id).where(named)).scalar()
+    if runner_id is None:
+        raise NotFound(f"no runner {name_or_id}", field="runner", value=name_or_id)
+    return lock_runner(connection, runner_id)
+
+
+def _change(
+    connection: sa.Connection,
+    runner: Row,
+    state: RunnerState,
+    *,
+    reason: str,
+    now: int,
+    **values: object,
+) -> Row:
+    """Update a locked runner; a new state is a new version with a line of history."""
+    changed = {"state": state.value, **values}
+    if state != runner["state"]:
+        changed["version"] = runner["version"] + 1
+        connection.execute(
+            sa.insert(tables.history).values(
+                kind="runner",
+                entity_id=runner["runner_id"],
+                before=runner["state"],
+                after=state.value,
+                version=changed["version"],
+                reason=reason,
+                at=now,
+            )
+        )
+    connection.execute(
+        sa.update(_runners).where(_runners.c.runner_id == runner["runner_id"]).values(changed)
+    )
+    return {**runner, **changed}
+
+
+def _wake_waiting(connection: sa.Connection, *, reason: str) -> None:
+    """Wake every partition with jobs that wait, for a runner may serve any of them."""
+    jobs = tables.jobs
+    waiting = (
+        sa.select(jobs.c.partition)
+        .where(jobs.c.state == JobState.ELIGIBLE.value)
+        .distinct()
+        .order_by(jobs.c.partition)
+    )
+    for partition in connection.execute(waiting).scalars().all():
+        changes.wake(connection, partition, reason=reason)

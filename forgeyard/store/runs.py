@@ -1,0 +1,284 @@
+"""What people do with runs: submit them, start them again after a failure, stop them.
+
+How a run is written and how it is stopped is told in `births` and `stopping`.
+"""
+
+import random
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
+from forgeyard.model.job import JobSpec
+from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.run import RunSpec, check_graph
+from forgeyard.model.transitions import (
+    FINAL_JOB_STATES,
+    FINAL_RUN_STATES,
+    JobState,
+    RunState,
+)
+from forgeyard.store import changes, codec, jobs, tables
+from forgeyard.store.births import Birth, draw_id, give_birth
+from forgeyard.store.changes import RUN, DeadlineKind, Row
+from forgeyard.store.engine import database_now
+from forgeyard.store.stopping import lock_jobs, stop_job, stop_run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A run to start, and what makes asking twice harmless."""
+
+    spec: RunSpec
+    document: str
+    """The run file as submitted, JSON."""
+    source_digest: str | None
+    submitted_by: str
+    partition: str
+    idempotency_key: str | None
+    body_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submitted:
+    """The run, and whether this very call made it."""
+
+    run_id: str
+    created: bool
+
+
+def submit(connection: sa.Connection, submission: Submission, *, rng: random.Random) -> Submitted:
+    """Store a run and let its first jobs wait for runners; the same key gives the same run.
+
+    Raises:
+        IdempotencyMismatch: the key came before with another body.
+        NotFound: the source was not uploaded.
+        InvalidRequirements: the jobs do not form a graph.
+    """
+    _check(submission.spec)
+    now = database_now(connection)
+    run_id = draw_id("run", now=now, rng=rng)
+    if submission.idempotency_key is not None:
+        earlier = _claim_key(connection, submission, run_id, now=now)
+        if earlier is not None:
+            return Submitted(run_id=earlier, created=False)
+    _use_source(connection, submission.source_digest, now=now)
+    birth = Birth(
+        run_id=run_id,
+        spec=submission.spec,
+        document=submission.document,
+        source_digest=submission.source_digest,
+        submitted_by=submission.submitted_by,
+        partition=submission.partition,
+    )
+    give_birth(connection, birth, now=now, rng=rng)
+    return Submitted(run_id=run_id, created=True)
+
+
+def rerun_failed(
+    connection: sa.Connection, run_id: str, *, actor: str, rng: random.Random
+) -> Submitted:
+    """Start a new run of the same document, which takes over the successes of the first.
+
+    Raises:
+        NotFound: there is no such run, or its source is gone.
+        Conflict: it has not ended, or nothing in it failed.
+    """
+    run = changes.find(connection, RUN, run_id)
+    if RunState(run["state"]) not in FINAL_RUN_STATES:
+        raise Conflict(f"run {run['name']} has not ended yet", field="run_id", value=run_id)
+    rows = _jobs_of(connection, run_id)
+    if not any(JobState(row["state"]) in jobs.BAD_ENDS for row in rows):
+        raise Conflict(f"no job of run {run['name']} failed", field="run_id", value=run_id)
+    now = database_now(connection)
+    _use_source(connection, run["source_digest"], now=now)
+    specs = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
+    birth = Birth(
+        run_id=draw_id("run", now=now, rng=rng),
+        spec=RunSpec(name=run["name"], jobs=specs, timeout=run["timeout_ms"]),
+        document=run["document"],
+        source_digest=run["source_digest"],
+        submitted_by=actor,
+        partition=run["partition"],
+        rerun_of=run_id,
+        reused=_reusable(connection, rows),
+    )
+    give_birth(connection, birth, now=now, rng=rng)
+    return Submitted(run_id=birth.run_id, created=True)
+
+
+def cancel_run(
+    connection: sa.Connection,
+    run_id: str,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+    policy: LeasePolicy,
+) -> str:
+    """Stop a run; return its state, which is `cancelling` while agents still work on it.
+
+    Raises:
+        NotFound: there is no such run.
+        Conflict: it has ended.
+    """
+    run = changes.find(connection, RUN, run_id, lock=True)
+    if run["state"] == RunState.CANCELLING:
+        return str(run["state"])
+    if RunState(run["state"]) in FINAL_RUN_STATES:
+        raise Conflict(
+            f"run {run['name']} has ended already: {run['state']}", field="run_id", value=run_id
+        )
+    now = database_now(connection)
+    _audit(connection, "run.cancel", run_id, reason=reason, actor=actor, channel=channel, now=now)
+    return stop_run(connection, run, ending="user", reason=reason, now=now, policy=policy)
+
+
+def cancel_job(
+    connection: sa.Connection,
+    run_id: str,
+    job_name: str,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+    policy: LeasePolicy,
+) -> str:
+    """Stop one job of a run; return its state. Its dependents are judged as after any end.
+
+    Raises:
+        NotFound: there is no such run or job.
+        Conflict: the job has ended.
+    """
+    run = changes.find(connection, RUN, run_id, lock=True)
+    job = lock_jobs(connection, run_id).get(job_name)
+    if job is None:
+        raise NotFound(f"run {run['name']} has no job {job_name}", field="job", value=job_name)
+    if JobState(job["state"]) in FINAL_JOB_STATES:
+        raise Conflict(f"{job_name} has ended already: {job['state']}", field="job", value=job_name)
+    if job["cancel_reason"] is not None:
+        return str(job["state"])
+    now = database_now(connection)
+    target = job["job_id"]
+    _audit(connection, "job.cancel", target, reason=reason, actor=actor, channel=channel, now=now)
+    ending = stop_job(connection, job, reason=reason, now=now, policy=policy)
+    if ending is None:
+        return str(job["state"])
+    jobs.finish_jobs(connection, run, [ending], now=now)
+    changes.wake_if_waiting(connection, run["partition"], reason=f"job {job_name} cancelled")
+    return str(ending.state)
+
+
+def time_out_run(connection: sa.Connection, run_id: str, *, policy: LeasePolicy) -> str:
+    """Stop a run whose time is up by the database's clock; return its state either way.
+
+    Raises:
+        NotFound: there is no such run.
+    """
+    run = changes.find(connection, RUN, run_id, lock=True)
+    now = database_now(connection)
+    if run["state"] not in (RunState.QUEUED, RunState.RUNNING):
+        changes.clear_deadlines(connection, run_id, DeadlineKind.RUN)
+        return str(run["state"])
+    if now < run["created_at"] + run["timeout_ms"]:
+        return str(run["state"])
+    reason = f"the run took longer than its timeout of {run['timeout_ms'] // 1000} s"
+    return stop_run(connection, run, ending="timeout", reason=reason, now=now, policy=policy)
+
+
+def _audit(
+    connection: sa.Connection,
+    action: str,
+    target: str,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+    now: int,
+) -> None:
+    changes.audit(
+        connection,
+        actor=actor,
+        channel=channel,
+        action=action,
+        target=target,
+        detail=reason,
+        now=now,
+    )
+
+
+def _check(spec: RunSpec) -> None:
+    if not spec.jobs:
+        raise InvalidRequirements("a run needs at least one job", field="jobs", allowed="1 or more")
+    check_graph(spec.jobs)
+
+
+def _claim_key(
+    connection: sa.Connection, submission: Submission, run_id: str, *, now: int
+) -> str | None:
+    """Write the key unless it is there; return the run that has it already.
+
+    On PostgreSQL the insert waits for a transaction that is just using the same key.
+    """
+    keys = tables.idempotency
+    row = {
+        "key": submission.idempotency_key,
+        "body_digest": submission.body_digest,
+        "run_id": run_id,
+        "created_at": now,
+    }
+    changes.upsert(connection, keys, row, changes={})
+    query = sa.select(keys).where(keys.c.key == submission.idempotency_key)
+    kept = connection.execute(query).mappings().one()
+    if kept["run_id"] == run_id:
+        return None
+    if kept["body_digest"] != submission.body_digest:
+        raise IdempotencyMismatch(
+            "this idempotency key was used for another run",
+            field="Idempotency-Key",
+            value=submission.idempotency_key,
+            allowed="a new key for a new body",
+        )
+    return str(kept["run_id"])
+
+
+def _use_source(connection: sa.Connection, digest: str | None, *, now: int) -> None:
+    """Insist that the source is stored, and keep retention off it."""
+    if digest is None:
+        return
+    blobs = tables.blobs
+    used = connection.execute(sa.update(blobs).where(blobs.c.digest == digest).values(used_at=now))
+    if used.rowcount != 1:
+        raise NotFound(
+            f"the source {digest} was not uploaded",
+            field="source_digest",
+            value=digest,
+            allowed="the digest of a blob uploaded before",
+        )
+
+
+def _jobs_of(connection: sa.Connection, run_id: str) -> list[Row]:
+    table = tables.jobs
+    query = sa.select(table).where(table.c.run_id == run_id).order_by(table.c.position)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _reusable(connection: sa.Connection, rows: list[Row]) -> dict[str, str]:
+    """Map the jobs whose success still counts to the jobs that hold their artifacts."""
+    succeeded = {
+        row["name"]: row["reused_from"] or row["job_id"]
+        for row in rows
+        if row["state"] == JobState.SUCCEEDED
+    }
+    artifacts = tables.artifacts
+    query = sa.select(artifacts.c.job_id, artifacts.c.name).where(
+        artifacts.c.job_id.in_(succeeded.values())
+    )
+    kept = {(job_id, name) for job_id, name in connection.execute(query)}
+    for row in rows:
+        # Retention may have taken what dependents would have to unpack.
+        wanted = (o.name for o in codec.decode(JobSpec, row["spec"]).outputs if o.required)
+        holder = succeeded.get(row["name"])
+        if holder is not None and any((holder, name) not in kept for name in wanted):
+            del succeeded[row["name"]]
+    return succeeded

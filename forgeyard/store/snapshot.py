@@ -1,0 +1,182 @@
+"""Read what one scheduling cycle may know, in four queries whatever the size.
+
+Nothing is locked: the commit looks again. The first jobs by effective priority are loaded, in the
+very order that `forgeyard.scheduler.order` defines, so that a long queue starves nobody.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.job import JobSpec, Priority
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.transitions import JobState
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler.order import BASE
+from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.store import tables
+from forgeyard.store.changes import JOB, Row, find
+from forgeyard.store.codec import decode
+from forgeyard.store.engine import database_now
+
+LOADED = 2_000
+"""Jobs that one cycle looks at; the rest only count."""
+
+
+def load(
+    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, limit: int = LOADED
+) -> Snapshot:
+    """Read the eligible jobs that come first, and every registered runner."""
+    now = database_now(connection)
+    rows = _eligible(connection, partition, policy, now=now, limit=limit)
+    refusals = _refusals(connection, partition, now=now)
+    return Snapshot(
+        partition=partition,
+        taken_at=now,
+        jobs=_jobs(rows, refusals, now=now),
+        runners=_runners(connection),
+        waiting=int(rows[0]["waiting"]) if rows else 0,
+    )
+
+
+def load_with(
+    connection: sa.Connection, job_id: str, policy: SchedulingPolicy
+) -> tuple[SchedulingJob, Snapshot]:
+    """Read one job of any state, and the snapshot of its partition, to explain it.
+
+    Raises:
+        NotFound: there is no such job.
+    """
+    row = find(connection, JOB, job_id)
+    snapshot = load(connection, row["partition"], policy)
+    found = next((job for job in snapshot.jobs if job.job_id == job_id), None)
+    if found is None:
+        refusals = _refusals_of(connection, job_id, now=snapshot.taken_at)
+        (found,) = _jobs([row], {job_id: refusals}, now=snapshot.taken_at)
+    return found, snapshot
+
+
+def _eligible(
+    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, now: int, limit: int
+) -> Sequence[Row]:
+    jobs = tables.jobs
+    query = (
+        sa.select(jobs, sa.func.count().over().label("waiting"))
+        .where(
+            jobs.c.partition == partition,
+            jobs.c.state == JobState.ELIGIBLE.value,
+            jobs.c.cancel_reason.is_(None),
+        )
+        .order_by(_effective(policy, now).desc(), jobs.c.eligible_at, jobs.c.job_id)
+        .limit(limit)
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
+    """Say `order.effective_priority` in SQL; a test holds the two together."""
+    jobs = tables.jobs
+    base = sa.case(
+        {priority.value: points for priority, points in BASE.items()}, value=jobs.c.priority
+    )
+    waited = sa.case((jobs.c.eligible_at > now, 0), else_=now - jobs.c.eligible_at)
+    aged = base + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
+    return sa.case(
+        (base >= policy.aging_limit, base),
+        (aged > policy.aging_limit, policy.aging_limit),
+        else_=aged,
+    )
+
+
+def _refusals(connection: sa.Connection, partition: str, *, now: int) -> dict[str, dict[str, str]]:
+    """Read who refused which eligible job and is not to be asked again yet."""
+    refusals, jobs = tables.refusals, tables.jobs
+    query = (
+        sa.select(refusals.c.job_id, refusals.c.runner_id, refusals.c.reason)
+        .join(jobs, jobs.c.job_id == refusals.c.job_id)
+        .where(
+            refusals.c.until_at > now,
+            jobs.c.partition == partition,
+            jobs.c.state == JobState.ELIGIBLE.value,
+        )
+    )
+    found: dict[str, dict[str, str]] = {}
+    for row in connection.execute(query).mappings():
+        found.setdefault(row["job_id"], {})[row["runner_id"]] = row["reason"]
+    return found
+
+
+def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[str, str]:
+    refusals = tables.refusals
+    query = sa.select(refusals).where(refusals.c.job_id == job_id, refusals.c.until_at > now)
+    return {row["runner_id"]: row["reason"] for row in connection.execute(query).mappings()}
+
+
+def _jobs(
+    rows: Sequence[Row], refusals: Mapping[str, Mapping[str, str]], *, now: int
+) -> tuple[SchedulingJob, ...]:
+    """Decode rows; jobs of one requirement class share what is decoded once."""
+    known: dict[str, Requirements] = {}
+    jobs: list[SchedulingJob] = []
+    for row in rows:
+        kind = row["requirement_class"]
+        if kind not in known:
+            known[kind] = decode(JobSpec, row["spec"]).requires
+        jobs.append(
+            SchedulingJob(
+                job_id=row["job_id"],
+                run_id=row["run_id"],
+                name=row["name"],
+                tenant_id=row["tenant_id"],
+                queue_id=row["queue_id"],
+                requirements=known[kind],
+                resources=_resources(row, ""),
+                priority=Priority(row["priority"]),
+                requirement_class=kind,
+                eligible_at=now if row["eligible_at"] is None else row["eligible_at"],
+                created_at=row["created_at"],
+                refused_by=refusals.get(row["job_id"], {}),
+                attempts_made=row["attempts_made"],
+            )
+        )
+    return tuple(jobs)
+
+
+def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
+    """Read every runner, the absent ones too: a diagnosis tells them from none at all."""
+    runners = tables.runners
+    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
+    known: dict[str, Capabilities] = {}
+    return tuple(_runner(dict(row), known) for row in rows)
+
+
+def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
+    reported = row["capabilities"]
+    if reported not in known:
+        known[reported] = decode(Capabilities, reported)
+    return SchedulingRunner(
+        runner_id=row["runner_id"],
+        name=row["name"],
+        session_id=row["session_id"],
+        state=RunnerState(row["state"]),
+        suspect=bool(row["suspect"]),
+        pool_id=row["pool_id"],
+        trust=TrustClass(row["trust"]),
+        capabilities=known[reported],
+        capability_digest=row["capability_digest"],
+        total=_resources(row, "total_"),
+        headroom=_resources(row, "headroom_"),
+        reserved=_resources(row, "reserved_"),
+        pressure=ResourcePressure(row["pressure"]),
+    )
+
+
+def _resources(row: Row, prefix: str) -> Resources:
+    return Resources(
+        cpu=MilliCpu(row[f"{prefix}cpu_milli"]),
+        memory=Bytes(row[f"{prefix}memory_bytes"]),
+        disk=Bytes(row[f"{prefix}disk_bytes"]),
+        slots=row[f"{prefix}slots"],
+    )

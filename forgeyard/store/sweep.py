@@ -1,0 +1,223 @@
+"""The sweep: enforces every deadline that has passed, and repairs what crashes left behind.
+
+It finds candidates without locks and hands each to its transition in a transaction of its own,
+which looks again; so any number of sweeps may run at once, and one bad row stops nothing else.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import sqlalchemy as sa
+
+from forgeyard.errors import ForgeyardError
+from forgeyard.model.job import FailureClass
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.transitions import JobState, LeaseState, RunState
+from forgeyard.store import changes, jobs, lapse, liveness, runners, runs, settle, tables
+from forgeyard.store.changes import DeadlineKind
+from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.release import ATTEMPT_DEADLINES
+from forgeyard.store.repair import repair
+
+DUE_PER_SWEEP = 200
+STUCK_AFTER = 30_000
+Enforce = Callable[[sa.Connection, str, SchedulingPolicy], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult:
+    """What one sweep did; `alert` is what an operator should know, or empty."""
+
+    expired: int
+    due: int
+    settled: int
+    repaired: int
+    alert: str = ""
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What went through and what did not, while a sweep goes on."""
+
+    done: dict[DeadlineKind | str, int] = field(default_factory=dict["DeadlineKind | str", int])
+    alerts: list[str] = field(default_factory=list[str])
+
+
+def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepResult:
+    """Enforce what is due in a partition and repair its runners' reservations, once over."""
+    tally = _Tally()
+    with read(engine) as connection:
+        lapsed = _lapsed(connection, partition, policy, tally)
+        due = _due(connection, partition)
+    for lease_id in lapsed:
+        _apply(engine, "expired", lease_id, _expire, policy, tally)
+    for kind, entity_id in due:
+        _apply(engine, kind, entity_id, _ENFORCE[kind], policy, tally)
+    _apply(engine, "sessions", partition, _lose_sessions, policy, tally)
+    _apply(engine, "woken", partition, _wake_stuck, policy, tally)
+    repaired = repair(engine)
+    if repaired:
+        tally.alerts.append(f"the reservations of {repaired} runners were wrong and are repaired")
+    done = tally.done
+    return SweepResult(
+        expired=done.get("expired", 0),
+        due=sum(done.get(kind, 0) for kind in DeadlineKind if kind is not DeadlineKind.SETTLE),
+        settled=done.get(DeadlineKind.SETTLE, 0),
+        repaired=repaired,
+        alert="; ".join(tally.alerts),
+    )
+
+
+def _apply(
+    engine: sa.Engine,
+    what: DeadlineKind | str,
+    entity_id: str,
+    enforce: Enforce,
+    policy: SchedulingPolicy,
+    tally: _Tally,
+) -> None:
+    """Enforce one thing in its own transaction; an error is reported and the next is tried."""
+    try:
+        with write(engine) as connection:
+            done = enforce(connection, entity_id, policy)
+    except ForgeyardError as error:
+        tally.alerts.append(f"{what} of {entity_id} failed: {error.message}")
+        return
+    tally.done[what] = tally.done.get(what, 0) + int(done)
+
+
+def _lapsed(
+    connection: sa.Connection, partition: str, policy: SchedulingPolicy, tally: _Tally
+) -> list[str]:
+    """List leases whose time has passed, oldest first, unless nobody could renew them."""
+    now = database_now(connection)
+    leases, attempts = tables.leases, tables.attempts
+    lapsed = sa.or_(
+        sa.and_(leases.c.state == LeaseState.OFFERED.value, leases.c.expires_at < now),
+        sa.and_(
+            leases.c.state == LeaseState.ACTIVE.value, leases.c.expires_at + leases.c.grace_ms < now
+        ),
+    )
+    limit = policy.sweep.expiries_per_sweep
+    query = (
+        sa.select(leases.c.lease_id)
+        .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
+        # The bare bound lets the index serve; a grace only makes a lease live longer.
+        .where(lapsed, leases.c.expires_at < now, attempts.c.partition == partition)
+        .order_by(leases.c.expires_at, leases.c.lease_id)
+        .limit(limit + 1)
+    )
+    found = list(connection.execute(query).scalars())
+    if found and liveness.renewals_are_out(connection, now=now, policy=policy):
+        tally.alerts.append("renewals are not being served; no lease is expired meanwhile")
+        return []
+    if len(found) > limit:
+        tally.alerts.append(f"more than {limit} leases lapsed at once; the rest must wait")
+    return found[:limit]
+
+
+def _due(connection: sa.Connection, partition: str) -> list[tuple[DeadlineKind, str]]:
+    deadlines = tables.deadlines
+    query = (
+        sa.select(deadlines.c.kind, deadlines.c.entity_id)
+        .where(deadlines.c.partition == partition, deadlines.c.due_at <= database_now(connection))
+        .order_by(deadlines.c.due_at, deadlines.c.entity_id)
+        .limit(DUE_PER_SWEEP)
+    )
+    return [(DeadlineKind(kind), entity_id) for kind, entity_id in connection.execute(query)]
+
+
+def _expire(connection: sa.Connection, lease_id: str, policy: SchedulingPolicy) -> bool:
+    return lapse.expire(connection, lease_id, policy=policy)
+
+
+def _time_out_attempt(connection: sa.Connection, attempt_id: str, policy: SchedulingPolicy) -> bool:
+    return lapse.time_out(connection, attempt_id, policy=policy)
+
+
+def _settle(connection: sa.Connection, attempt_id: str, policy: SchedulingPolicy) -> bool:
+    settle.settle(connection, attempt_id, policy=policy.lease)
+    changes.clear_deadlines(connection, attempt_id, DeadlineKind.SETTLE)
+    return True
+
+
+def _time_out_run(connection: sa.Connection, run_id: str, policy: SchedulingPolicy) -> bool:
+    state = runs.time_out_run(connection, run_id, policy=policy.lease)
+    return state not in (RunState.QUEUED, RunState.RUNNING)
+
+
+def _time_out_job(connection: sa.Connection, job_id: str, _policy: SchedulingPolicy) -> bool:
+    """End a job that nobody could take in time."""
+    run, job = changes.lock_run_and_job(connection, job_id)
+    now = database_now(connection)
+    if not _take(connection, DeadlineKind.QUEUE, job_id, now=now):
+        return False
+    if job["state"] != JobState.ELIGIBLE:
+        return False
+    reason = "no runner took it within its queue timeout"
+    jobs.finish_job(
+        connection,
+        run,
+        job,
+        JobState.TIMED_OUT,
+        reason=reason,
+        now=now,
+        failure_class=FailureClass.TIMEOUT,
+        message=reason,
+    )
+    changes.wake_if_waiting(connection, job["partition"], reason=reason)
+    return True
+
+
+def _retry(connection: sa.Connection, job_id: str, _policy: SchedulingPolicy) -> bool:
+    """Let a job whose delay is over wait for a runner again."""
+    _run, job = changes.lock_run_and_job(connection, job_id)
+    now = database_now(connection)
+    if not _take(connection, DeadlineKind.RETRY, job_id, now=now):
+        return False
+    if job["state"] != JobState.RETRY_WAITING:
+        return False
+    jobs.make_eligible(connection, job, reason="its retry delay is over", now=now)
+    changes.wake(connection, job["partition"], reason="a job is to be tried again")
+    return True
+
+
+def _take(connection: sa.Connection, kind: DeadlineKind, entity_id: str, *, now: int) -> bool:
+    """Remove a deadline that is due, under the entity's lock; tell whether it still was."""
+    deadlines = tables.deadlines
+    taken = connection.execute(
+        sa.delete(deadlines).where(
+            deadlines.c.kind == kind.value,
+            deadlines.c.entity_id == entity_id,
+            deadlines.c.due_at <= now,
+        )
+    )
+    return taken.rowcount == 1
+
+
+_ENFORCE: Mapping[DeadlineKind, Enforce] = {
+    DeadlineKind.QUEUE: _time_out_job,
+    DeadlineKind.SETTLE: _settle,
+    DeadlineKind.RETRY: _retry,
+    DeadlineKind.RUN: _time_out_run,
+    **dict.fromkeys(ATTEMPT_DEADLINES, _time_out_attempt),
+}
+
+
+def _lose_sessions(connection: sa.Connection, _partition: str, policy: SchedulingPolicy) -> bool:
+    return runners.lose_silent_sessions(connection, policy=policy) > 0
+
+
+def _wake_stuck(connection: sa.Connection, partition: str, _policy: SchedulingPolicy) -> bool:
+    """Remind a loop that was told nothing for long although jobs wait."""
+    wakes = tables.wakes
+    query = sa.select(wakes.c.generation, wakes.c.signalled, wakes.c.signalled_at).where(
+        wakes.c.partition == partition
+    )
+    row = connection.execute(query).one_or_none()
+    if row is not None:
+        recent = database_now(connection) - row.signalled_at < STUCK_AFTER
+        if recent or row.generation > row.signalled:
+            return False
+    changes.wake_if_waiting(connection, partition, reason="jobs have waited for long")
+    return True

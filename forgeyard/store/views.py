@@ -1,0 +1,371 @@
+"""Read models: what people and programs are shown, with states explained in words.
+
+Instants are epoch milliseconds by the database's clock and end in `_at`, durations end in `_ms`.
+Nothing here changes a row, locks one, or decides anything.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from forgeyard.errors import InvalidRequest, NotFound
+from forgeyard.model.protocol import StepResult
+from forgeyard.model.transitions import RunState
+from forgeyard.store import artifacts, codec, tables, waiting
+from forgeyard.store.artifacts import Artifact
+from forgeyard.store.changes import DeadlineKind, Row
+from forgeyard.store.engine import database_now
+from forgeyard.store.overview import CapacityView as CapacityView
+from forgeyard.store.overview import QueueView as QueueView
+from forgeyard.store.overview import RunnerView as RunnerView
+from forgeyard.store.overview import SchedulerStatus as SchedulerStatus
+from forgeyard.store.overview import capacity as capacity
+from forgeyard.store.overview import queues as queues
+from forgeyard.store.overview import runners as runners
+from forgeyard.store.overview import scheduler_status as scheduler_status
+from forgeyard.store.waiting import Surroundings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptView:
+    """One try of a job, and what it cost."""
+
+    attempt_id: str
+    number: int
+    state: str
+    runner: str
+    score: int
+    failure_class: str | None
+    exit_code: int | None
+    message: str | None
+    steps: tuple[StepResult, ...]
+    created_at: int
+    accepted_at: int | None
+    started_at: int | None
+    uploading_at: int | None
+    finished_at: int | None
+    settled_at: int | None
+    wall_ms: int | None
+    cpu_ms: int | None
+    peak_memory_bytes: int | None
+    bytes_fetched: int | None
+    bytes_uploaded: int | None
+    log_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputView:
+    """An output that can be downloaded."""
+
+    name: str
+    path: str
+    digest: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobView:
+    """A job; `waiting` says in one sentence why it does not run yet."""
+
+    job_id: str
+    name: str
+    state: str
+    needs: tuple[str, ...]
+    condition: str
+    continue_on_error: bool
+    priority: str
+    waiting: str | None
+    failure_class: str | None
+    message: str | None
+    cancel_reason: str | None
+    reused_from: str | None
+    attempts: tuple[AttemptView, ...]
+    outputs: tuple[OutputView, ...]
+    created_at: int
+    eligible_at: int | None
+    leased_at: int | None
+    finished_at: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """A run and everything in it, jobs in the order they were written."""
+
+    run_id: str
+    name: str
+    state: str
+    ending: str | None
+    note: str | None
+    submitted_by: str
+    source_digest: str | None
+    rerun_of: str | None
+    timeout_ms: int
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    jobs: tuple[JobView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """A run in a list."""
+
+    run_id: str
+    name: str
+    state: str
+    submitted_by: str
+    rerun_of: str | None
+    created_at: int
+    started_at: int | None
+    finished_at: int | None
+    jobs: int
+    open_jobs: int
+    failed_jobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """Some runs, newest first; `next` is the `before` of the following page."""
+
+    runs: tuple[RunSummary, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryLine:
+    """One change of state: `before` is None where something began."""
+
+    kind: str
+    entity_id: str
+    name: str
+    before: str | None
+    after: str
+    reason: str
+    at: int
+
+
+def run_id_of(connection: sa.Connection, run_id_or_prefix: str) -> str:
+    """Complete a run's id.
+
+    Raises:
+        NotFound: no run's id begins so.
+        InvalidRequest: more than one does.
+    """
+    runs = tables.runs
+    query = (
+        sa.select(runs.c.run_id)
+        .where(runs.c.run_id.startswith(run_id_or_prefix, autoescape=True))
+        .order_by(runs.c.run_id)
+        .limit(2)
+    )
+    found = connection.execute(query).scalars().all()
+    if run_id_or_prefix and (run_id_or_prefix in found or len(found) == 1):
+        return str(found[0])
+    if not found or not run_id_or_prefix:
+        raise NotFound(f"no run {run_id_or_prefix}", field="run_id", value=run_id_or_prefix)
+    raise InvalidRequest(
+        f"more than one run's id begins with {run_id_or_prefix}",
+        field="run_id",
+        value=run_id_or_prefix,
+        allowed="more of the id",
+    )
+
+
+def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
+    """Show a run with its jobs and their attempts; the same number of queries for any size."""
+    run_id = run_id_of(connection, run_id_or_prefix)
+    row = (
+        connection.execute(sa.select(tables.runs).where(tables.runs.c.run_id == run_id))
+        .mappings()
+        .one()
+    )
+    jobs = _jobs(connection, run_id)
+    surroundings = Surroundings(
+        now=database_now(connection),
+        jobs={job["job_id"]: job for job in jobs},
+        needs=_needs(connection, run_id),
+        attempts=_attempts(connection, run_id),
+        retries=_retries(connection, run_id),
+    )
+    outputs = _outputs(artifacts.of_run(connection, run_id))
+    return RunView(
+        run_id=run_id,
+        **{
+            name: row[name]
+            for name in (
+                *("name", "state", "ending", "note", "submitted_by", "source_digest"),
+                *("rerun_of", "timeout_ms", "created_at", "started_at", "finished_at"),
+            )
+        },
+        jobs=tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs),
+    )
+
+
+def _jobs(connection: sa.Connection, run_id: str) -> list[Row]:
+    jobs = tables.jobs
+    query = sa.select(jobs).where(jobs.c.run_id == run_id).order_by(jobs.c.position)
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _needs(connection: sa.Connection, run_id: str) -> dict[str, list[str]]:
+    needs, jobs = tables.job_needs, tables.jobs
+    query = (
+        sa.select(needs.c.job_id, needs.c.need_id)
+        .join(jobs, jobs.c.job_id == needs.c.job_id)
+        .where(jobs.c.run_id == run_id)
+        .order_by(needs.c.job_id, needs.c.position)
+    )
+    found: dict[str, list[str]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.job_id, []).append(row.need_id)
+    return found
+
+
+def _attempts(connection: sa.Connection, run_id: str) -> dict[str, list[Row]]:
+    attempts, runners = tables.attempts, tables.runners
+    query = (
+        sa.select(attempts, runners.c.name.label("runner"))
+        .outerjoin(runners, runners.c.runner_id == attempts.c.runner_id)
+        .where(attempts.c.run_id == run_id)
+        .order_by(attempts.c.number)
+    )
+    found: dict[str, list[Row]] = {}
+    for row in connection.execute(query).mappings():
+        found.setdefault(row["job_id"], []).append(dict(row))
+    return found
+
+
+def _outputs(found: Collection[Artifact]) -> dict[str, list[OutputView]]:
+    outputs: dict[str, list[OutputView]] = {}
+    for one in found:
+        outputs.setdefault(one.job_id, []).append(
+            OutputView(name=one.name, path=one.path, digest=one.digest, size_bytes=one.size_bytes)
+        )
+    return outputs
+
+
+def _retries(connection: sa.Connection, run_id: str) -> dict[str, int]:
+    deadlines, jobs = tables.deadlines, tables.jobs
+    query = (
+        sa.select(deadlines.c.entity_id, deadlines.c.due_at)
+        .join(jobs, jobs.c.job_id == deadlines.c.entity_id)
+        .where(jobs.c.run_id == run_id, deadlines.c.kind == DeadlineKind.RETRY.value)
+    )
+    return {row.entity_id: row.due_at for row in connection.execute(query)}
+
+
+def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -> JobView:
+    job_id = job["job_id"]
+    return JobView(
+        needs=tuple(around.jobs[need]["name"] for need in around.needs.get(job_id, ())),
+        continue_on_error=bool(job["continue_on_error"]),
+        waiting=waiting.sentence(job, around),
+        attempts=tuple(_attempt_view(row) for row in around.attempts.get(job_id, ())),
+        outputs=tuple(outputs),
+        **{
+            name: job[name]
+            for name in (
+                *("job_id", "name", "state", "condition", "priority", "failure_class", "message"),
+                *("cancel_reason", "reused_from", "created_at", "eligible_at", "leased_at"),
+                "finished_at",
+            )
+        },
+    )
+
+
+def _attempt_view(row: Row) -> AttemptView:
+    return AttemptView(
+        runner=row["runner"] or row["runner_id"],
+        steps=codec.decode(tuple[StepResult, ...], row["steps"]) if row["steps"] else (),
+        **{name: row[name] for name in AttemptView.__slots__ if name not in ("runner", "steps")},
+    )
+
+
+def list_runs(
+    connection: sa.Connection,
+    *,
+    limit: int,
+    before: str | None = None,
+    state: RunState | None = None,
+) -> RunPage:
+    """List runs, newest first, from after the cursor `before`.
+
+    Raises:
+        InvalidRequest: the cursor is none of ours.
+    """
+    runs, jobs = tables.runs, tables.jobs
+    of_run = sa.select(sa.func.count()).where(jobs.c.run_id == runs.c.run_id)
+    query = sa.select(runs, of_run.scalar_subquery().label("jobs"))
+    if before is not None:
+        query = query.where(
+            sa.tuple_(runs.c.created_at, runs.c.run_id) < _position(connection, before)
+        )
+    if state is not None:
+        query = query.where(runs.c.state == RunState(state).value)
+    query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit + 1)
+    rows = [dict(row) for row in connection.execute(query).mappings()]
+    shown = tuple(
+        RunSummary(**{name: row[name] for name in RunSummary.__slots__}) for row in rows[:limit]
+    )
+    return RunPage(runs=shown, next=shown[-1].run_id if len(rows) > limit else None)
+
+
+def _position(connection: sa.Connection, run_id: str) -> sa.Tuple:
+    """Find where a page ended: the cursor is the id of its last run."""
+    runs = tables.runs
+    query = sa.select(runs.c.created_at).where(runs.c.run_id == run_id)
+    created_at = connection.execute(query).scalar_one_or_none()
+    if created_at is None:
+        raise InvalidRequest(
+            "before: not a cursor",
+            field="before",
+            value=run_id,
+            allowed="the `next` of an earlier answer",
+        )
+    return sa.tuple_(sa.literal(created_at), sa.literal(run_id))
+
+
+def history_of_run(connection: sa.Connection, run_id: str) -> tuple[HistoryLine, ...]:
+    """Tell every change of state of a run, its jobs, attempts and leases, in the order written."""
+    history, attempts, leases = tables.history, tables.attempts, tables.leases
+    names = _names(connection, run_id)
+    of_leases = (
+        sa.select(leases.c.lease_id)
+        .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
+        .where(attempts.c.run_id == run_id)
+    )
+    query = (
+        sa.select(history)
+        .where(
+            sa.or_(
+                history.c.run_id == run_id,
+                sa.and_(history.c.kind == "lease", history.c.entity_id.in_(of_leases)),
+            )
+        )
+        .order_by(history.c.history_id)
+    )
+    return tuple(
+        HistoryLine(
+            name=names.get(row["entity_id"], str(row["entity_id"])),
+            **{column: row[column] for column in HistoryLine.__slots__ if column != "name"},
+        )
+        for row in connection.execute(query).mappings()
+    )
+
+
+def _names(connection: sa.Connection, run_id: str) -> dict[str, str]:
+    """Name what a run's history is about: the run, `JOB`, and `JOB #2` for attempt and lease."""
+    runs, jobs, attempts, leases = tables.runs, tables.jobs, tables.attempts, tables.leases
+    found = sa.select(runs.c.run_id, runs.c.name).where(runs.c.run_id == run_id)
+    names = {row.run_id: row.name for row in connection.execute(found)}
+    names |= {job["job_id"]: job["name"] for job in _jobs(connection, run_id)}
+    query = (
+        sa.select(attempts.c.attempt_id, attempts.c.number, jobs.c.name, leases.c.lease_id)
+        .join(jobs, jobs.c.job_id == attempts.c.job_id)
+        .outerjoin(leases, leases.c.attempt_id == attempts.c.attempt_id)
+        .where(attempts.c.run_id == run_id)
+    )
+    for row in connection.execute(query):
+        names[row.attempt_id] = names[row.lease_id] = f"{row.name} #{row.number}"
+    return names

@@ -1,0 +1,74 @@
+"""Why a job does not run yet, in one sentence.
+
+Reads what others have decided and wrote down; decides nothing.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from forgeyard.model.job import JobSpec
+from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
+from forgeyard.store import codec
+from forgeyard.store.changes import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a run's jobs are judged by, each by the job's id; attempts carry their runner's name."""
+
+    now: int
+    jobs: Mapping[str, Row]
+    needs: Mapping[str, Sequence[str]]
+    attempts: Mapping[str, Sequence[Row]]
+    retries: Mapping[str, int]
+
+
+def sentence(job: Row, around: Surroundings) -> str | None:
+    """Say why a job does not run, or None if it does or has ended."""
+    state = JobState(job["state"])
+    if state in FINAL_JOB_STATES:
+        return None
+    if job["cancel_reason"]:
+        return f"is being cancelled: {job['cancel_reason']}"
+    if state is JobState.PENDING:
+        return _waiting_for_needs(job, around)
+    if state is JobState.ELIGIBLE:
+        return _diagnosis(job) or "waits for the next scheduling cycle"
+    if state is JobState.LEASED:
+        return f"is offered to {_last_runner(job, around)}, which has not accepted yet"
+    if state is JobState.LOST:
+        return f"lost {_last_runner(job, around)}; another attempt is being decided"
+    if state is JobState.RETRY_WAITING:
+        return _waiting_for_retry(job, around)
+    last = around.attempts.get(job["job_id"], ())
+    if last and last[-1]["finished_at"] is not None:
+        return f"attempt {last[-1]['number']} {last[-1]['state']}; another is being decided"
+    return None
+
+
+def _waiting_for_needs(job: Row, around: Surroundings) -> str:
+    needs = [around.jobs[need] for need in around.needs.get(job["job_id"], ())]
+    names = [need["name"] for need in needs if JobState(need["state"]) not in FINAL_JOB_STATES]
+    return f"waits for {', '.join(names)}" if names else "waits to be judged"
+
+
+def _waiting_for_retry(job: Row, around: Surroundings) -> str:
+    following = job["attempts_made"] + 1
+    most = codec.decode(JobSpec, job["spec"]).retry.max_attempts
+    due_at = around.retries.get(job["job_id"], around.now)
+    seconds = max(0, -(-(due_at - around.now) // 1_000))
+    return f"tries again in {seconds} s: attempt {following}, {most} count at most"
+
+
+def _last_runner(job: Row, around: Surroundings) -> str:
+    attempts = around.attempts.get(job["job_id"], ())
+    return str(attempts[-1]["runner"] or attempts[-1]["runner_id"]) if attempts else "a runner"
+
+
+def _diagnosis(job: Row) -> str | None:
+    """Read the sentence of the latest diagnosis; what else is in it belongs to the scheduler."""
+    try:
+        return str(json.loads(job["diagnosis"])["sentence"]) if job["diagnosis"] else None
+    except (ValueError, KeyError, TypeError):
+        return None

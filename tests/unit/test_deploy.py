@@ -1,0 +1,33 @@
+"""The files under deploy/ name only settings, commands and files that exist."""
+
+import re
+import tomllib
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from forgeyard.config import Config
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def test_the_production_settings_are_ones_the_product_knows() -> None:
+    settings = tomllib.loads((DEPLOY / "forgeyard.toml").read_text())
+    assert Config.model_validate(settings).temporal.address == "temporal:7233"
+
+
+def test_every_service_of_ours_runs_a_command_of_ours() -> None:
+    services = YAML(typ="safe").load(DEPLOY / "compose.yaml")["services"]
+    ours = [service["command"] for service in services.values() if "command" in service]
+    assert ours == [["forgeyard", "worker"], ["forgeyard", "api"]]
+
+
+def test_every_variable_of_ours_names_a_setting() -> None:
+    text = "".join(path.read_text() for path in DEPLOY.rglob("*") if path.is_file())
+    names = set(re.findall(r"FORGEYARD_([A-Z]+__[A-Z_]+)", text))
+    assert names >= {"STORE__URL"}
+    for name in names - {"GROUP__KEY"}:
+        group, key = name.lower().split("__")
+        annotation = Config.model_fields[group].annotation
+        assert annotation is not None
+        assert key in annotation.model_fields

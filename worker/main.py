@@ -1,0 +1,121 @@
+"""The worker process: connects, serves until told to stop, and outlives an outage of Temporal.
+
+It also sees to it that upkeep lives, for everything else is upkeep's to restart.
+"""
+
+import asyncio
+import contextlib
+import logging
+from typing import Final
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from activities import starts
+from forgeyard.config import Config
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store.blobs import FileBlobStore
+from forgeyard.store.engine import open_engine
+from worker.wiring import Parts, build_worker, connect, register_search_attributes
+
+FIRST_RETRY_S: Final = 0.5
+LONGEST_RETRY_S: Final = 10.0
+UNUSED_CONNECTIONS: Final = 2
+"""Kept out of the activities' reach, for the relay inside them."""
+logger = logging.getLogger(__name__)
+
+
+async def run_worker(config: Config, stop: asyncio.Event) -> None:
+    """Serve until `stop` is set, connecting again whenever Temporal was away."""
+    engine = open_engine(config.database_url(), config.store)
+    parts = Parts(
+        engine=engine,
+        policy=SchedulingPolicy(),
+        blobs=FileBlobStore(config.blob_dir()),
+        retention=config.retention,
+        sql_slots=max(1, config.store.pool - UNUSED_CONNECTIONS),
+    )
+    try:
+        while not stop.is_set():
+            client = await connected(config, stop)
+            if client is not None:
+                await serve(client, config.partition, parts, stop)
+    finally:
+        engine.dispose()
+
+
+async def connected(config: Config, stop: asyncio.Event) -> Client | None:
+    """Connect and prepare the namespace, however long Temporal takes; None if told to stop."""
+    wait = FIRST_RETRY_S
+    while not stop.is_set():
+        try:
+            client = await connect(config.temporal)
+            added = await register_search_attributes(client)
+        except (RuntimeError, RPCError) as error:
+            logger.warning(
+                "Temporal at %s does not answer; trying again in %.1f s (%s)",
+                config.temporal.address,
+                wait,
+                error,
+            )
+            await _rest(stop, wait)
+            wait = min(2 * wait, LONGEST_RETRY_S)
+            continue
+        logger.info(
+            "connected to Temporal at %s, namespace %s, registered %s",
+            config.temporal.address,
+            config.temporal.namespace,
+            ", ".join(added) or "nothing new",
+        )
+        return client
+    return None
+
+
+async def serve(client: Client, partition: str, parts: Parts, stop: asyncio.Event) -> None:
+    """Run one worker until `stop` is set or it breaks; guard upkeep meanwhile."""
+    worker = build_worker(client, parts)
+    running = asyncio.create_task(worker.run())
+    guard = asyncio.create_task(guard_upkeep(client, partition, parts, stop))
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            logger.info("stopping: finishing the activities under way")
+            await worker.shutdown()
+        await _until_ended(running, stop)
+    finally:
+        for task in (guard, stopped):
+            task.cancel()
+        await asyncio.gather(guard, stopped, return_exceptions=True)
+
+
+async def guard_upkeep(client: Client, partition: str, parts: Parts, stop: asyncio.Event) -> None:
+    """Look from time to time whether upkeep lives, and start it again if not."""
+    while not stop.is_set():
+        wait = parts.upkeep_check_s
+        try:
+            if await starts.start_upkeep(
+                client,
+                partition,
+                period_ms=parts.policy.sweep.period,
+                task_queue=parts.task_queue,
+            ):
+                logger.info("upkeep of %s did not run; started it", partition)
+        except (RPCError, RuntimeError) as error:
+            logger.warning("could not see whether upkeep of %s lives: %s", partition, error)
+            wait = 1.0
+        await _rest(stop, wait)
+
+
+async def _until_ended(running: asyncio.Task[None], stop: asyncio.Event) -> None:
+    """Wait for the worker's end; a worker that broke is told of and replaced by the caller."""
+    try:
+        await running
+    except (RPCError, RuntimeError) as error:
+        logger.error("the worker broke, starting another: %s", error)
+        await _rest(stop, FIRST_RETRY_S)
+
+
+async def _rest(stop: asyncio.Event, seconds: float) -> None:
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)

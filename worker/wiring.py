@@ -1,0 +1,153 @@
+"""Puts a Temporal worker together from a client, an engine and a policy; connects and registers.
+
+Knows every workflow and activity, and no rule.
+"""
+
+import logging
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import sqlalchemy as sa
+from temporalio.api.enums.v1 import IndexedValueType
+from temporalio.api.operatorservice.v1 import (
+    AddSearchAttributesRequest,
+    ListSearchAttributesRequest,
+)
+from temporalio.client import Client
+from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import Worker
+from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+
+from activities import contracts
+from activities.failures import TypedFailures
+from activities.leasing import LeasingActivities
+from activities.relay import RelayActivities, Waker
+from activities.scheduling import SchedulingActivities
+from activities.upkeep import RetentionActivities, UpkeepActivities
+from forgeyard import entropy
+from forgeyard.config import RetentionConfig, TemporalConfig
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store.blobs import BlobStore
+from workflows.attempt_lease import AttemptLease
+from workflows.scheduler_loop import SchedulerLoop
+from workflows.scheduling_cycle import SchedulingCycle
+from workflows.upkeep import Upkeep
+
+PURE: Final = ("forgeyard", "activities")
+STICKY_TIMEOUT: Final = timedelta(seconds=2)
+GRACE: Final = timedelta(seconds=30)
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a worker is made of; every field but the queue comes from the configuration."""
+
+    engine: sa.Engine
+    policy: SchedulingPolicy
+    blobs: BlobStore
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    task_queue: str = contracts.TASK_QUEUE
+    sql_slots: int = 6
+    """Activities at once; keep it below the engine's pool, for the relay needs some too."""
+    upkeep_check_s: float = 10.0
+    """How often the worker looks whether upkeep lives."""
+
+
+async def connect(config: TemporalConfig) -> Client:
+    """Connect to Temporal.
+
+    Raises:
+        RuntimeError: the server does not answer.
+    """
+    return await Client.connect(
+        config.address, namespace=config.namespace, data_converter=pydantic_data_converter
+    )
+
+
+async def connect_later(config: TemporalConfig) -> Client:
+    """Make a client that connects when it is first used, so that its owner starts without."""
+    return await Client.connect(
+        config.address,
+        namespace=config.namespace,
+        data_converter=pydantic_data_converter,
+        lazy=True,
+    )
+
+
+def build_worker(client: Client, parts: Parts) -> Worker:
+    """Assemble a worker that runs every workflow and activity of Forgeyard."""
+    engine, policy, queue = parts.engine, parts.policy, parts.task_queue
+    scheduling = SchedulingActivities(engine, policy, rng=entropy.system())
+    leasing = LeasingActivities(engine, policy, Waker(client, engine, task_queue=queue))
+    posting = RelayActivities(client, engine, task_queue=queue)
+    upkeep = UpkeepActivities(client, engine, policy, task_queue=queue)
+    keeping = RetentionActivities(engine, parts.blobs, parts.retention)
+    return Worker(
+        client,
+        task_queue=queue,
+        workflows=[SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep],
+        activities=[
+            scheduling.is_pending,
+            scheduling.plan_cycle,
+            scheduling.commit_cycle,
+            leasing.read_attempt,
+            leasing.settle_attempt,
+            posting.relay_outbox,
+            upkeep.sweep,
+            upkeep.ensure_loop,
+            keeping.forget,
+        ],
+        activity_executor=ThreadPoolExecutor(parts.sql_slots, thread_name_prefix="activity"),
+        max_concurrent_activities=parts.sql_slots,
+        max_concurrent_workflow_tasks=4 * (os.cpu_count() or 1),
+        sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
+        graceful_shutdown_timeout=GRACE,
+        interceptors=[TypedFailures()],
+        workflow_runner=SandboxedWorkflowRunner(
+            restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE)
+        ),
+    )
+
+
+async def register_search_attributes(client: Client) -> tuple[str, ...]:
+    """Make the namespace know our search attributes; return those that had to be added.
+
+    Without the right to register, say what an administrator has to do and go on.
+
+    Raises:
+        RPCError: the server does not answer.
+    """
+    service = client.operator_service
+    known = await service.list_search_attributes(
+        ListSearchAttributesRequest(namespace=client.namespace)
+    )
+    missing = tuple(
+        key.name for key in contracts.SEARCH_ATTRIBUTES if key.name not in known.custom_attributes
+    )
+    if not missing:
+        return ()
+    try:
+        await service.add_search_attributes(
+            AddSearchAttributesRequest(
+                namespace=client.namespace,
+                search_attributes=dict.fromkeys(
+                    missing, IndexedValueType.INDEXED_VALUE_TYPE_KEYWORD
+                ),
+            )
+        )
+    except RPCError as error:
+        if error.status == RPCStatusCode.ALREADY_EXISTS:
+            return ()
+        if error.status != RPCStatusCode.PERMISSION_DENIED:
+            raise
+        names = " ".join(f"--name {name} --type Keyword" for name in missing)
+        logger.error(
+            "an administrator must run: temporal operator search-attribute create %s", names
+        )
+        return ()
+    return missing

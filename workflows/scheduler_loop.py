@@ -1,0 +1,173 @@
+"""The loop of one partition: one cycle at a time, as soon as something changed, never idly.
+
+A wake starts a cycle at once. Without one the loop looks from time to time whether a job waits,
+sooner while jobs wait that nothing could take, ever more rarely the longer that lasts.
+"""
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Final
+
+from temporalio import workflow
+from temporalio.common import RetryPolicy
+from temporalio.exceptions import (
+    ActivityError,
+    ChildWorkflowError,
+    WorkflowAlreadyStartedError,
+)
+
+with workflow.unsafe.imports_passed_through():
+    from activities import contracts
+
+FALLBACK_MS: Final = 60_000
+FIRST_BACK_OFF_MS: Final = 1_000
+LONGEST_BACK_OFF_MS: Final = 30_000
+EVENTS: Final = 900
+CYCLE_TIMEOUT: Final = timedelta(minutes=5)
+PEEK_TIMEOUT: Final = timedelta(seconds=5)
+
+
+@workflow.defn(name=contracts.SCHEDULER_LOOP)
+class SchedulerLoop:
+    """Run scheduling cycles of one partition for ever."""
+
+    @workflow.init
+    def __init__(self, state: contracts.LoopState) -> None:
+        self._state = state
+        self._rounds = 0
+
+    @workflow.signal(name=contracts.WAKE)
+    def wake(self, wake: contracts.Wake) -> None:
+        """Take note that something changed; a wake that was acted on already changes nothing."""
+        if wake.generation != self._state.handled:
+            self._state = replace(self._state, newest=wake)
+
+    @workflow.run
+    async def run(self, state: contracts.LoopState) -> None:
+        """Wait, run a cycle, and continue as new before the history grows long."""
+        while not self._is_full():
+            self._rounds += 1
+            woken = await self._is_woken()
+            if woken or self._state.fruitless or await self._is_pending():
+                await self._cycle()
+            else:
+                self._state = replace(self._state, wait_ms=FALLBACK_MS)
+            self._show()
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(self._state)
+
+    def _is_full(self) -> bool:
+        info = workflow.info()
+        return (
+            self._rounds >= self._state.rounds_per_run
+            or info.get_current_history_length() >= EVENTS
+            or info.is_continue_as_new_suggested()
+        )
+
+    async def _is_woken(self) -> bool:
+        """Wait for a wake, no longer than the state says, and take it."""
+        if self._state.newest is None and self._state.wait_ms:
+            try:
+                await workflow.wait_condition(
+                    lambda: self._state.newest is not None,
+                    timeout=timedelta(milliseconds=self._state.wait_ms),
+                    timeout_summary=self._waits_for(),
+                )
+            except TimeoutError:
+                return False
+        newest = self._state.newest
+        if newest is None:
+            return False
+        self._state = replace(self._state, newest=None, handled=newest.generation)
+        return True
+
+    async def _is_pending(self) -> bool:
+        """Peek whether a job waits at all; if the store does not answer, assume that one does."""
+        try:
+            return await workflow.execute_activity(
+                contracts.is_pending,
+                contracts.Partition(partition=self._state.partition),
+                start_to_close_timeout=PEEK_TIMEOUT,
+                retry_policy=RetryPolicy(maximum_attempts=2),
+                summary="does any job wait?",
+            )
+        except ActivityError as error:
+            _raise_if_cancelled(error)
+            return True
+
+    async def _cycle(self) -> None:
+        """Run one cycle; a failed one is told, and tried again after a back-off."""
+        try:
+            summary = await self._child()
+        except ChildWorkflowError as error:
+            _raise_if_cancelled(error)
+            cause = error.cause or error
+            workflow.logger.warning("cycle %d failed: %s", self._state.cycle, cause)
+            self._state = self._after_nothing(failure=str(cause))
+            return
+        if summary.granted or not summary.eligible:
+            self._state = self._after_success(summary)
+        else:
+            self._state = replace(self._after_nothing(failure=""), last=summary)
+
+    async def _child(self) -> contracts.CycleSummary:
+        """Start the next cycle; a number that an orphan still uses is skipped."""
+        while True:
+            self._state = replace(self._state, cycle=self._state.cycle + 1)
+            try:
+                summary: contracts.CycleSummary = await workflow.execute_child_workflow(
+                    contracts.SCHEDULING_CYCLE,
+                    contracts.Partition(partition=self._state.partition),
+                    id=contracts.cycle_workflow_id(self._state.partition, self._state.cycle),
+                    result_type=contracts.CycleSummary,
+                    execution_timeout=CYCLE_TIMEOUT,
+                    search_attributes=contracts.attributes(contracts.KIND_CYCLE, "running"),
+                    static_summary=f"scheduling cycle of {self._state.partition}",
+                )
+            except WorkflowAlreadyStartedError:
+                continue
+            return summary
+
+    def _after_success(self, summary: contracts.CycleSummary) -> contracts.LoopState:
+        """Go on at once if there may be more to place, soon if jobs are left, else rest."""
+        wait_ms = FALLBACK_MS
+        if summary.granted < summary.eligible:
+            wait_ms = FIRST_BACK_OFF_MS
+        if summary.full or summary.granted < summary.planned:
+            wait_ms = 0
+        left = summary.granted < summary.eligible
+        return replace(
+            self._state, last=summary, failure="", wait_ms=wait_ms, fruitless=1 if left else 0
+        )
+
+    def _after_nothing(self, *, failure: str) -> contracts.LoopState:
+        """Wait twice as long as last time; a wake ends the wait at once."""
+        fruitless = self._state.fruitless
+        wait_ms = min(FIRST_BACK_OFF_MS * 2 ** min(fruitless, 10), LONGEST_BACK_OFF_MS)
+        return replace(self._state, wait_ms=wait_ms, fruitless=fruitless + 1, failure=failure)
+
+    def _waits_for(self) -> str:
+        if self._state.fruitless:
+            return "jobs wait that no runner could take; look again"
+        return "nothing waits; look again in case a wake was lost"
+
+    def _show(self) -> None:
+        state, last = self._state, self._state.last
+        found = (
+            f"Last cycle {last.cycle_id}: **{last.granted} of {last.eligible}** waiting jobs "
+            f"leased, {last.planned} planned.\n\n"
+            if last
+            else "No cycle yet: nothing waits.\n\n"
+        )
+        failed = f"**The last cycle failed:** {state.failure}\n\n" if state.failure else ""
+        workflow.set_current_details(
+            f"### Scheduler of `{state.partition}`\n\n{found}{failed}"
+            f"{state.cycle} cycles so far, wake {state.handled}. "
+            f"Looks again in {state.wait_ms / 1000:g} s, or as soon as something changes."
+        )
+
+
+def _raise_if_cancelled(error: ActivityError | ChildWorkflowError) -> None:
+    """Let an operator's cancellation of the loop through; one of the cycle is a failure."""
+    if workflow.cancellation_reason() is not None:
+        raise error
