@@ -1,11 +1,8 @@
 """Things that tests need, each with defaults that never matter to the test that omits them."""
 
-import hashlib
 import json
 import random
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,23 +13,19 @@ from forgeyard.model.capability import (
     Toolchain,
     TrustClass,
 )
-from forgeyard.model.ids import RunnerId, SessionId, new_id
+from forgeyard.model.ids import SessionId
 from forgeyard.model.job import JobSpec, Step
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import Holder, Register, Registered
 from forgeyard.model.run import RunSpec
-from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.transitions import (
     JOB_TRANSITIONS,
-    AttemptState,
     JobState,
-    LeaseState,
-    SessionState,
 )
 from forgeyard.model.units import GIB, MIB, Bytes, MilliCpu, Millis, Resources
-from forgeyard.store import changes, codec, jobs, runs, tables
-from forgeyard.store.changes import ATTEMPT, JOB, LEASE, DeadlineKind, Row
-from forgeyard.store.engine import database_now
+from forgeyard.scheduler.place import Decision, Plan
+from forgeyard.store import changes, commit, jobs, runners, runs, tables
+from forgeyard.store.changes import JOB, DeadlineKind, Row
 
 PARTITION = "default"
 POLICY = SchedulingPolicy()
@@ -160,7 +153,7 @@ def register_runner(
 ) -> Registered:
     """Register a runner the way an agent does; see `a_registration` for what may be given."""
     message = a_registration(name, **changed)
-    return _insert_runner(connection, message)
+    return runners.register(connection, message, policy=LEASE_POLICY, rng=RNG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,109 +172,18 @@ class Granted:
 
 
 def grant(connection: sa.Connection, job_id: str, runner: Registered) -> Granted:
-    """Offer an eligible job to a runner without a scheduling cycle."""
-    now = database_now(connection)
-    _run, job = changes.lock_run_and_job(connection, job_id)
-    number = job["attempts_made"] + 1
-    job = changes.move(
-        connection,
-        JOB,
-        job,
-        JobState.LEASED,
-        reason="granted by a test",
-        now=now,
-        epoch=job["epoch"] + 1,
-        attempts_made=number,
-        leased_at=now,
-    )
-    attempt = {
-        "attempt_id": _id("att", now),
-        "job_id": job_id,
-        "run_id": job["run_id"],
-        "partition": job["partition"],
-        "number": number,
-        "state": AttemptState.LEASED.value,
-        "runner_id": runner.runner_id,
-        "session_id": runner.session_id,
-        "capability_digest": "sha256:capabilities",
-        "trust": TrustClass.TRUSTED_INTERNAL.value,
-        "policy_digest": POLICY.digest(),
-        "score": 0,
-        "created_at": now,
-    }
-    lease = {
-        "lease_id": _id("lea", now),
-        "attempt_id": attempt["attempt_id"],
-        "job_id": job_id,
-        "runner_id": runner.runner_id,
-        "session_id": runner.session_id,
-        "epoch": job["epoch"],
-        "state": LeaseState.OFFERED.value,
-        "grace_ms": LEASE_POLICY.connectivity_grace,
-        "offered_at": now,
-        "expires_at": now + LEASE_POLICY.offer_ttl,
-    }
-    changes.born(connection, ATTEMPT, [attempt], reason="granted by a test", now=now)
-    changes.born(connection, LEASE, [lease], reason="granted by a test", now=now)
-    changes.clear_deadlines(connection, job_id, DeadlineKind.QUEUE)
-    _reserve(connection, job, str(lease["lease_id"]), runner.runner_id)
+    """Offer an eligible job to this runner, in a scheduling cycle that decided nothing else."""
+    decision = Decision(job_id=job_id, candidates=((runner.runner_id, 0),))
+    plan = Plan(decisions=(decision,), diagnoses=(), eligible=1, runners=1)
+    saved = commit.save_plan(connection, PARTITION, plan, "sha256:s", POLICY.digest(), rng=RNG)
+    outcome = commit.commit_cycle(connection, saved.cycle_id, policy=LEASE_POLICY)
+    assert outcome.granted == 1, outcome.verdicts
+    query = sa.select(tables.leases).where(tables.leases.c.job_id == job_id)
+    newest = query.order_by(tables.leases.c.epoch.desc()).limit(1)
+    lease = connection.execute(newest).mappings().one()
     return Granted(
-        lease_id=str(lease["lease_id"]),
-        attempt_id=str(attempt["attempt_id"]),
-        epoch=job["epoch"],
-        session_id=runner.session_id,
-    )
-
-
-def _reserve(connection: sa.Connection, job: Row, lease_id: str, runner_id: str) -> None:
-    table = tables.runners
-    amounts = {name: job[name] for name in ("cpu_milli", "memory_bytes", "disk_bytes", "slots")}
-    row = {"lease_id": lease_id, "runner_id": runner_id, **amounts}
-    connection.execute(sa.insert(tables.reservations), [row])
-    sums = {f"reserved_{name}": table.c[f"reserved_{name}"] + n for name, n in amounts.items()}
-    connection.execute(sa.update(table).where(table.c.runner_id == runner_id).values(sums))
-
-
-def _id(prefix: str, now: int) -> str:
-    return new_id(prefix, now=datetime.fromtimestamp(now / 1000, UTC), rng=RNG)
-
-
-def _insert_runner(connection: sa.Connection, message: Register) -> Registered:
-    now = database_now(connection)
-    runner_id = RunnerId(_id("rnr", now))
-    session_id = SessionId(_id("ses", now))
-    capabilities = codec.encode(message.capabilities)
-    row: dict[str, Any] = {
-        "runner_id": runner_id,
-        "name": message.runner_name,
-        "state": RunnerState.ONLINE.value,
-        "session_id": session_id,
-        "pool_id": "pol_default",
-        "trust": message.capabilities.trust.value,
-        "capabilities": capabilities,
-        "capability_digest": f"sha256:{hashlib.sha256(capabilities.encode()).hexdigest()}",
-        "pressure": ResourcePressure.NORMAL.value,
-        "registered_at": now,
-        "last_seen_at": now,
-    }
-    for prefix, amount in (("total", message.total), ("headroom", message.headroom)):
-        row[f"{prefix}_cpu_milli"] = amount.cpu
-        row[f"{prefix}_memory_bytes"] = amount.memory
-        row[f"{prefix}_disk_bytes"] = amount.disk
-        row[f"{prefix}_slots"] = amount.slots
-    connection.execute(sa.insert(tables.runners), [row])
-    session = {
-        "session_id": session_id,
-        "runner_id": runner_id,
-        "state": SessionState.OPEN.value,
-        "opened_at": now,
-        "last_seen_at": now,
-    }
-    connection.execute(sa.insert(tables.sessions), [session])
-    return Registered(
-        runner_id=runner_id,
-        session_id=session_id,
-        renew_every=LEASE_POLICY.renew_every,
-        heartbeat_every=Millis(10_000),
-        longest_back_off=LEASE_POLICY.longest_back_off,
+        lease_id=lease["lease_id"],
+        attempt_id=lease["attempt_id"],
+        epoch=lease["epoch"],
+        session_id=lease["session_id"],
     )

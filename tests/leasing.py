@@ -39,6 +39,8 @@ from tests.builders import PARTITION, RNG, a_registration, submit_run
 T = TypeVar("T")
 POLICY = SchedulingPolicy()
 HOUR = 3_600_000
+_COMPILED: dict[Any, Any] = {}
+"""Statements compiled so far: every test has a new engine, and compiling costs more than running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +65,7 @@ class Desk:
     """One database with the calls that tests make again and again, each in its own transaction."""
 
     def __init__(self, engine: sa.Engine, policy: SchedulingPolicy = POLICY) -> None:
-        self.engine = engine
+        self.engine = engine.execution_options(compiled_cache=_COMPILED)
         self.policy = policy
 
     def change(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:

@@ -29,7 +29,7 @@ class BackOff:
 
     def delay(self) -> float:
         """Tell how many seconds to wait after one more failure."""
-        full = min(self._longest, FIRST_S * 2 ** min(self.tries, 30))
+        full = min(self._longest, FIRST_S * (1 << min(self.tries, 30)))
         self.tries += 1
         return full * self._rng.uniform(0.5, 1.0)
 

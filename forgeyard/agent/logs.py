@@ -140,7 +140,8 @@ class LogStream:
     def _cut(self) -> LogChunk:
         first = self._waiting[0]
         end = min(len(first.data), MAX_LOG_CHUNK)
-        if end < len(first.data):
+        is_last = self._closing or len(self._waiting) > 1
+        if end < len(first.data) or not is_last:
             end = whole_characters(first.data, end)
         data = bytes(first.data[:end])
         del first.data[:end]
@@ -172,7 +173,7 @@ def whole_characters(data: bytes | bytearray, end: int) -> int:
         if at <= 0:
             return end
         byte = data[at]
-        if byte < 0x80:
+        if byte < 0x80 or byte >= 0xF8:
             return end
         if byte >= 0xC0:
             length = 2 + (byte >= 0xE0) + (byte >= 0xF0)

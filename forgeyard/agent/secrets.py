@@ -31,15 +31,25 @@ def load(path: Path) -> Mapping[str, str]:
         raise NotFound(f"{path}: no such secrets file", field=_FIELD, value=path) from None
     except OSError as error:
         raise _forbidden(path, f"cannot be opened ({error.strerror})") from error
-    with os.fdopen(descriptor, "rb") as file:
-        _check_owner(path, os.fstat(file.fileno()))
-        content = file.read(LARGEST_FILE + 1)
+    try:
+        _check_owner(path, os.fstat(descriptor))
+        content = _read(descriptor)
+    finally:
+        os.close(descriptor)
     if len(content) > LARGEST_FILE:
         raise InvalidRequest(f"{path}: larger than {LARGEST_FILE} bytes", field=_FIELD)
     try:
         return parse(content.decode(), name=str(path))
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{path}: is not UTF-8 text", field=_FIELD) from error
+
+
+def _read(descriptor: int) -> bytes:
+    """Read to the end, but no more than one byte past what is allowed."""
+    content = b""
+    while piece := os.read(descriptor, LARGEST_FILE + 1 - len(content)):
+        content += piece
+    return content
 
 
 def _check_owner(path: Path, facts: os.stat_result) -> None:

@@ -24,6 +24,7 @@ from forgeyard.model.protocol import (
     MAX_LEASES,
     Assignments,
     Heartbeat,
+    HeartbeatAnswer,
     Offer,
     Register,
     Registered,
@@ -38,6 +39,8 @@ POLL_MS = 20_000
 REST_S = 0.5
 """The shortest time between two polls that bring nothing."""
 CLOSE_WITHIN_S = 5.0
+REMEMBERED = 1_000
+"""How many refused offers are remembered, for they come again until the refusal is heard."""
 
 _log = structlog.get_logger(__name__)
 
@@ -121,6 +124,8 @@ class Session:
         if refused is None:
             refused = refusal(offer.spec, await asyncio.to_thread(self._situation))
         if refused is not None:
+            if len(self._refused) >= REMEMBERED:
+                self._refused.clear()
             self._refused[offer.lease_id] = refused
             await self._turn_down(offer, refused)
         elif self._shop.journal.take(offer.lease_id, now=self._shop.now()):
@@ -177,10 +182,7 @@ class Session:
         drain = self._wishes.drain
         while True:
             said_draining = drain.is_set()
-            message = await self._heartbeat()
-            answer = await self._ask(
-                lambda message=message: self._shop.client.heartbeat(self._id, message), back_off
-            )
+            answer = await self._ask(self._say_that_we_live, back_off)
             if answer is None:
                 continue
             self._told_to_drain = answer.drain
@@ -189,16 +191,17 @@ class Session:
             with suppress(TimeoutError):
                 await asyncio.wait_for(_never() if said_draining else drain.wait(), every)
 
-    async def _heartbeat(self) -> Heartbeat:
+    async def _say_that_we_live(self) -> HeartbeatAnswer:
         load = await asyncio.to_thread(
             host.load, self._shop.work_dir, disk_headroom=self._disk_headroom
         )
         self._pressure = load.pressure()
-        return Heartbeat(
+        message = Heartbeat(
             pressure=self._pressure,
             draining=self._wishes.drain.is_set(),
             held=tuple(work.held.lease_id for work in self._active()),
         )
+        return await self._shop.client.heartbeat(self._id, message)
 
     async def _renew(self) -> None:
         """Keep all leases alive, in one request."""

@@ -98,7 +98,7 @@ class Work:
     async def _carry_out(self) -> None:
         begun = self._shop.clock()
         granted = await self._read_secrets()
-        values = granted if not isinstance(granted, Ending) else {}
+        values = dict[str, str]() if isinstance(granted, Ending) else granted
         masker = Masker(values.values())
         logs = LogStream(self._reports.log, masker=masker, limit=self._shop.limits.log_per_attempt)
         attempt = Attempt(self._bench(logs, values), self._reports, self._transfers)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Request, Response
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import NotFound
 from forgeyard.store import blobs
-from forgeyard.store.engine import read
+from forgeyard.store.engine import write
 
 router = APIRouter(prefix="/v1/blobs", tags=["blobs"])
 DigestPath = Annotated[str, Path(pattern=r"^sha256:[0-9a-f]{64}$"), MaxLen(71)]
@@ -41,9 +41,10 @@ async def put_blob(digest: DigestPath, request: Request, deps: Deps) -> Stored:
 
 @router.head("/{digest}", response_class=Response)
 def has_blob(digest: DigestPath, deps: Deps) -> Response:
-    """Tell whether a blob is stored, and how large it is."""
-    with read(deps.engine) as connection:
-        known = blobs.known(connection, digest)
-    if not known or not deps.blobs.exists(digest):
+    """Tell whether a blob is stored, and how large it is; then it stays for at least an hour."""
+    # Whoever asks is about to submit a run with it instead of sending it again.
+    with write(deps.engine) as connection:
+        size = blobs.touch(connection, digest)
+    if size is None or not deps.blobs.exists(digest):
         raise NotFound("no such blob", field="digest", value=digest)
-    return Response(headers={"Content-Length": str(deps.blobs.size(digest)), "ETag": f'"{digest}"'})
+    return Response(headers={"Content-Length": str(size), "ETag": f'"{digest}"'})

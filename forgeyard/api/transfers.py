@@ -16,6 +16,7 @@ from starlette.requests import ClientDisconnect
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.errors import InvalidRequest, TooLarge
 from forgeyard.store import blobs
+from forgeyard.store.engine import write
 
 UPLOADS_AT_ONCE: Final = 16
 IDLE_S: Final = 60.0
@@ -48,9 +49,15 @@ class Uploads:
             )
         pieces = _pieces(request.stream())
         return await to_thread.run_sync(
-            lambda: blobs.keep(deps.engine, deps.blobs, pieces, digest=digest, limit=limit),
-            limiter=self._limiter,
+            lambda: _keep(deps, pieces, digest=digest, limit=limit), limiter=self._limiter
         )
+
+
+def _keep(deps: ApiDependencies, pieces: Iterator[bytes], *, digest: str, limit: int) -> int:
+    size = deps.blobs.put(pieces, digest=digest, limit=limit)
+    with write(deps.engine) as connection:
+        blobs.record(connection, digest, size)
+    return size
 
 
 def _pieces(stream: AsyncIterator[bytes]) -> Iterator[bytes]:

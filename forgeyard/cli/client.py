@@ -4,13 +4,14 @@ import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeVar, cast
+from urllib.parse import quote
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from forgeyard import errors
 from forgeyard.cli.endpoint import Endpoint
-from forgeyard.errors import Corrupt, ForgeyardError, NotFound, Unavailable
+from forgeyard.errors import Corrupt, ForgeyardError, InvalidRequest, NotFound, Unavailable
 
 Shape = TypeVar("Shape")
 CHUNK: Final = 256 * 2**10
@@ -140,6 +141,18 @@ class Client:
             raise Unavailable(
                 f"the connection to {self._url} broke: {error}", field="url"
             ) from error
+
+
+def path_of(*parts: str) -> str:
+    """Build a path out of names that may have been typed by anybody.
+
+    Raises:
+        InvalidRequest: a name is empty or would be taken for another path.
+    """
+    for part in parts:
+        if part.strip() in ("", ".", ".."):
+            raise InvalidRequest(f"{part!r} is no name", field="name", value=part)
+    return "/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def shaped(kind: type[Shape], answer: object) -> Shape:

@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -45,16 +46,37 @@ def resolve(
         NotFound: a token file that was named does not exist.
         Unauthenticated: there is no token for this URL.
     """
-    running = running_system(config.data_dir)
-    own = running.get("api_url") or _configured(config)
-    found = checked_url(url or client.url or own)
+    own = running_system(config.data_dir).get("api_url")
+    own = own or _listener(config.api.host, config.api.port)
+    return _with_token(config, client, url or client.url or own, own, token_file)
+
+
+def resolve_agent(
+    config: Config, client: ClientConfig, *, url: str | None, token_file: Path | None
+) -> Endpoint:
+    """Find the agent API that an agent joins, and the token for it, in the same way.
+
+    Raises:
+        InvalidRequest: the URL is not one.
+        NotFound: a token file that was named does not exist.
+        Unauthenticated: there is no token for this URL.
+    """
+    own = running_system(config.data_dir).get("agent_url")
+    own = own or _listener(config.api.agent_host, config.api.agent_port)
+    return _with_token(config, client, url or own, own, token_file)
+
+
+def _with_token(
+    config: Config, client: ClientConfig, url: str, own: str, token_file: Path | None
+) -> Endpoint:
+    found = checked_url(url)
     if token_file is not None:
         return Endpoint(url=found, token=read_token(token_file))
     if client.token:
         return Endpoint(url=found, token=client.token)
     if client.token_file:
         return Endpoint(url=found, token=read_token(Path(client.token_file)))
-    local = Path(running.get("token_file") or config.token_path())
+    local = Path(running_system(config.data_dir).get("token_file") or config.token_path())
     if (found == checked_url(own) or httpx.URL(found).host in LOOPBACK) and local.is_file():
         return Endpoint(url=found, token=read_token(local))
     raise Unauthenticated(
@@ -104,20 +126,19 @@ def checked_url(url: str) -> str:
         InvalidRequest: it is something else.
     """
     try:
-        parsed = httpx.URL(url)
+        parsed = urlsplit(url)
+        fine = parsed.scheme in ("http", "https") and bool(parsed.hostname) and parsed.port != 0
+        host = httpx.URL(url).host
     except (httpx.InvalidURL, ValueError):
-        parsed = httpx.URL("")
-    if parsed.scheme not in ("http", "https") or not parsed.host:
+        fine, host = False, ""
+    if not fine or not host or not url.isprintable() or " " in url:
         raise InvalidRequest(
             f"{url!r} is not a URL", field="url", value=url, allowed="http://HOST:PORT"
         )
-    return str(parsed).rstrip("/")
+    return url.rstrip("/")
 
 
-def _configured(config: Config) -> str:
-    """Tell where `forgeyard api` listens by its configuration."""
-    anywhere = config.api.host in ("", "0.0.0.0", "::")
-    host = "127.0.0.1" if anywhere else config.api.host
-    return (
-        f"http://[{host}]:{config.api.port}" if ":" in host else f"http://{host}:{config.api.port}"
-    )
+def _listener(host: str, port: int) -> str:
+    """Tell where a listener of this host's configuration can be reached from here."""
+    reachable = "127.0.0.1" if host in ("", "0.0.0.0", "::") else host
+    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"

@@ -7,16 +7,24 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forgeyard import clock, config
-from forgeyard.config import Config
+from forgeyard.cli.client import Client
+from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
+from forgeyard.cli.endpoint import Endpoint
+from forgeyard.config import Config, ToolchainConfig
 from forgeyard.errors import Conflict, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from worker.standalone import Endpoints
 
 DETACH_WITHIN_S = 90.0
 DOWN_WITHIN_S = 60.0
@@ -28,6 +36,62 @@ def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
     return _up_detached(settings, agents, listen) if detach else _up(settings, agents)
 
 
+def demo(config: Config, *, keep: bool, plain: bool) -> int:
+    """Start a system of its own on free ports, let it build this project, and end it."""
+    from worker.standalone import running
+
+    root = project_root(Path.cwd())
+    settings = _demo_settings(config, root)
+    _say("starting Temporal, store, worker, API and one agent")
+    with running(settings, agents=1, say=_say) as system:
+        where = system.endpoints
+        _say(f"Temporal Web UI: {where.ui_url}")
+        endpoint = Endpoint(url=where.api_url, token=settings.token_path().read_text().strip())
+        ui = f"{where.ui_url}/namespaces/{settings.temporal.namespace}"
+        with Client(endpoint) as client:
+            code = show(client, root, ui=ui, limit=settings.limits.source, plain=plain)
+        if keep:
+            _say(f"still running; look around with --data-dir {settings.data_dir}, end with Ctrl-C")
+            system.supervise(_on_signal())
+    return code
+
+
+def _demo_settings(settings: Config, root: Path) -> Config:
+    """Use any free ports and an empty data directory, and offer the tool environment to jobs."""
+    any_port = "127.0.0.1:0"
+    tools = root / TOOLS
+    python = subprocess.run(
+        (tools / "python", "-c", "import platform; print(platform.python_version())"),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    toolchain = ToolchainConfig(name=TOOLCHAIN, version=python.stdout.strip(), bin=str(tools))
+    data_dir = settings.data_dir.resolve() / "demo"
+    if _endpoints(data_dir) is not None:
+        raise Conflict(f"a demo runs already in {data_dir}; end it first", field="data_dir")
+    shutil.rmtree(data_dir, ignore_errors=True)
+    return settings.model_copy(
+        update={
+            "data_dir": data_dir,
+            "temporal": settings.temporal.model_copy(
+                update={"address": any_port, "ui_url": f"http://{any_port}"}
+            ),
+            "api": settings.api.model_copy(update={"port": 0, "agent_port": 0}),
+            "store": settings.store.model_copy(update={"url": ""}),
+            "agent": settings.agent.model_copy(update={"name": "demo", "toolchains": (toolchain,)}),
+        }
+    )
+
+
+def _on_signal() -> Callable[[], bool]:
+    """Return a question that turns true once somebody asks this process to end."""
+    asked: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _frame: asked.append(number))
+    return lambda: bool(asked)
+
+
 def down(config: Config) -> int:
     """Ask the running system to end and wait until it has.
 
@@ -35,14 +99,12 @@ def down(config: Config) -> int:
         NotFound: nothing runs in this data directory.
         Unavailable: it did not end in time.
     """
-    from worker.standalone import read_endpoints
-
-    endpoints = read_endpoints(config.data_dir)
+    endpoints = _endpoints(config.data_dir)
     if endpoints is None:
         raise NotFound(f"nothing runs in {config.data_dir}", field="data_dir")
     os.kill(endpoints.pid, signal.SIGTERM)
     deadline = clock.monotonic() + DOWN_WITHIN_S
-    while read_endpoints(config.data_dir) is not None:
+    while _endpoints(config.data_dir) is not None:
         if clock.monotonic() > deadline:
             raise Unavailable(f"forgeyard up (pid {endpoints.pid}) does not end")
         time.sleep(0.1)
@@ -51,9 +113,7 @@ def down(config: Config) -> int:
 
 def status(config: Config) -> dict[str, object]:
     """Tell whether a system runs in this data directory, where, and which processes live."""
-    from worker.standalone import read_endpoints
-
-    endpoints = read_endpoints(config.data_dir)
+    endpoints = _endpoints(config.data_dir)
     if endpoints is None:
         return {"running": False, "data_dir": str(config.data_dir)}
     record = json.loads((config.data_dir / "processes.json").read_text())
@@ -109,19 +169,12 @@ def _listening(settings: Config, listen: str | None) -> Config:
 def _up(settings: Config, agents: int) -> int:
     from worker.standalone import running
 
-    stopping = False
-
-    def stop(_number: int, _frame: object) -> None:
-        nonlocal stopping
-        stopping = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    stopping = _on_signal()
     with running(settings, agents=agents, say=_say) as system:
         for line in _welcome(settings, system.endpoints.api_url, system.endpoints.agent_url):
             _say(line)
         _say(f"  Temporal Web UI  {system.endpoints.ui_url}")
-        system.supervise(lambda: stopping)
+        system.supervise(stopping)
         _say("stopping; unfinished runs go on at the next start")
     return 0
 
@@ -137,9 +190,7 @@ def _welcome(settings: Config, api_url: str, agent_url: str) -> tuple[str, ...]:
 
 
 def _up_detached(settings: Config, agents: int, listen: str | None) -> int:
-    from worker.standalone import read_endpoints
-
-    if read_endpoints(settings.data_dir) is not None:
+    if _endpoints(settings.data_dir) is not None:
         raise Conflict(f"forgeyard is up already in {settings.data_dir}", field="data_dir")
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = settings.data_dir / "up.log"
@@ -170,16 +221,7 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def project_root(start: Path) -> Path:
-    """Find the checkout that the demo builds.
+def _endpoints(data_dir: Path) -> "Endpoints | None":
+    from worker.standalone import read_endpoints
 
-    Raises:
-        NotFound: this is not a checkout of Forgeyard.
-    """
-    for folder in (start, *start.parents):
-        if (folder / "examples" / "forgeyard-ci.yaml").exists():
-            return folder
-    raise NotFound(
-        "the demo builds Forgeyard itself: run it from a checkout of the project",
-        field="examples/forgeyard-ci.yaml",
-    )
+    return read_endpoints(data_dir)

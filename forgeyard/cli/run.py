@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from forgeyard.cli import output, run_file, run_outputs
-from forgeyard.cli.client import Client, shaped
+from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link, temporal_ui
 from forgeyard.cli.options import (
@@ -32,10 +32,6 @@ from forgeyard.runfile.load import load_run
 INTERRUPTED = 130
 TIMED_OUT = 6
 app = typer.Typer(no_args_is_help=True, help="Submit runs and follow them.")
-app.command("check")(run_file.check)
-app.command("logs")(run_outputs.logs)
-app.command("artifacts")(run_outputs.artifacts)
-app.command("download")(run_outputs.download)
 
 Timeout = Annotated[
     str | None, typer.Option("--timeout", help="Stop watching after this long, such as 10m.")
@@ -67,8 +63,10 @@ def submit(
 ) -> None:
     """Send a run file and the source it works on.
 
-    Examples: forgeyard run submit ci.yaml --watch
-    · forgeyard run submit ci.yaml --source ../app --idempotency-key "$COMMIT"
+    \b
+    Examples:
+      forgeyard run submit ci.yaml --watch
+      forgeyard run submit ci.yaml --source ../app --idempotency-key "$COMMIT"
     """
     timeout_s = seconds(timeout, "--timeout")
     key = _checked_key(idempotency_key)
@@ -120,7 +118,7 @@ def _watch(client: Client, run_id: str, timeout_s: float | None, *, as_json: boo
         output.say(f"the run goes on; stop it with: forgeyard run cancel {run_id}")
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
-        output.put_json(client.get(f"{API_RUNS}/{run.run_id}"))
+        output.put_json(client.get(path_of("v1", "runs", run.run_id)))
     if not run.is_over:
         output.say(f"still {output.words(run.state)} when the time was up; the run goes on")
         raise typer.Exit(TIMED_OUT)
@@ -136,9 +134,13 @@ def watch_run(
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Follow a run to its end; exit 0 if it succeeds, 6 if it times out, else 1.
+    """Follow a run to its end.
 
-    Example: forgeyard run watch run_01JD --timeout 30m
+    Exits 0 if it succeeds, 6 if it times out, else 1.
+
+    \b
+    Example:
+      forgeyard run watch run_01JD --timeout 30m
     """
     timeout_s = seconds(timeout, "--timeout")
     with connect(url, token_file, data_dir) as client:
@@ -161,7 +163,9 @@ def list_runs(
 ) -> None:
     """List runs, the newest first.
 
-    Example: forgeyard run list --state failed --json
+    \b
+    Example:
+      forgeyard run list --state failed --json
     """
     with connect(url, token_file, data_dir) as client:
         answer = client.get(API_RUNS, limit=limit, state=state, before=before)
@@ -195,12 +199,16 @@ def show(
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Show a run, why each of its jobs waits, and where Temporal tells the story.
+    """Show a run and why each of its jobs waits.
 
-    Example: forgeyard run show run_01JD
+    Links to the Temporal Web UI, which tells the story of each attempt.
+
+    \b
+    Example:
+      forgeyard run show run_01JD
     """
     with connect(url, token_file, data_dir) as client:
-        answer = client.get(f"{API_RUNS}/{run}")
+        answer = client.get(path_of("v1", "runs", run))
     if as_json:
         output.put_json(answer)
         return
@@ -239,11 +247,13 @@ def cancel(
 ) -> None:
     """Stop a run, or one job of it.
 
-    Example: forgeyard run cancel run_01JD --reason "wrong branch"
+    \b
+    Example:
+      forgeyard run cancel run_01JD --reason "wrong branch"
     """
-    path = f"{API_RUNS}/{run}:cancel" if job is None else f"{API_RUNS}/{run}/jobs/{job}:cancel"
+    what = path_of("v1", "runs", run, *(() if job is None else ("jobs", job)))
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(path, {"reason": reason, "actor": whoami()})
+        answer = client.post(f"{what}:cancel", {"reason": reason, "actor": whoami()})
     _show_changed(answer, as_json=as_json)
 
 
@@ -257,13 +267,17 @@ def rerun(
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Start a new run of what did not succeed; successes are taken over.
+    """Run again what did not succeed.
 
-    Example: forgeyard run rerun run_01JD --watch
+    A new run begins, and takes over what did succeed.
+
+    \b
+    Example:
+      forgeyard run rerun run_01JD --watch
     """
     timeout_s = seconds(timeout, "--timeout")
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(f"{API_RUNS}/{run}:rerun-failed", {"actor": whoami()})
+        answer = client.post(f"{path_of('v1', 'runs', run)}:rerun-failed", {"actor": whoami()})
         new = shaped(Run, answer)
         if not watch_it:
             _show_submitted(new, answer, as_json=as_json)
@@ -276,3 +290,9 @@ def _show_changed(answer: object, *, as_json: bool) -> None:
         output.put_json(answer)
     else:
         output.console().print(headline(shaped(Run, answer)))
+
+
+app.command("check")(run_file.check)
+app.command("logs")(run_outputs.logs)
+app.command("artifacts")(run_outputs.artifacts)
+app.command("download")(run_outputs.download)

@@ -25,13 +25,15 @@ def init(
 ) -> None:
     """Write a commented run file to start from.
 
-    Example: forgeyard init && forgeyard run submit forgeyard.yaml --watch
+    \b
+    Example:
+      forgeyard init && forgeyard run submit forgeyard.yaml --watch
     """
     target = path / DEFAULT_FILE if path.is_dir() else path
     name = re.sub(r"[^A-Za-z0-9_.-]+", "-", target.resolve().parent.name).strip("-.") or "run"
     try:
         with target.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(run_file(name[:64], file=str(target)))
+            file.write(run_file(name[:64], file=_in_a_comment(target)))
     except FileExistsError:
         raise Conflict(
             f"{target} exists already", field="FILE", value=target, allowed="--force overwrites it"
@@ -44,6 +46,10 @@ def init(
     output.say(f"next: forgeyard run submit {target} --watch")
 
 
+def _in_a_comment(path: Path) -> str:
+    return output.plain(str(path)).replace("\n", "\\n")
+
+
 def check(
     file: RunFilePath = DEFAULT_FILE,
     server: Annotated[
@@ -54,9 +60,13 @@ def check(
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Say what is wrong with a run file, and where; nothing is submitted.
+    """Say what is wrong with a run file, and where.
 
-    Example: forgeyard run check forgeyard.yaml
+    Nothing is submitted.
+
+    \b
+    Example:
+      forgeyard run check forgeyard.yaml
     """
     run, document = load_run(file)
     if server:

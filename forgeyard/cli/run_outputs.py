@@ -12,7 +12,7 @@ import typer
 
 from forgeyard import archive
 from forgeyard.cli import output
-from forgeyard.cli.client import Client, missing, shaped
+from forgeyard.cli.client import Client, missing, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.options import DataDir, Json, RunId, TokenFile, Url, connect, settings
 from forgeyard.cli.shapes import Artifact, LogChunk, LogPage
@@ -64,9 +64,14 @@ def logs(
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Print what the jobs of a run printed, merged in the order it arrived.
+    """Print what the jobs of a run printed.
 
-    Examples: forgeyard run logs run_01JD --follow · forgeyard run logs run_01JD --job test
+    Merged in the order it arrived.
+
+    \b
+    Examples:
+      forgeyard run logs run_01JD --follow
+      forgeyard run logs run_01JD --job test
     """
     printer = None if as_json else LinePrinter(prefix=job is None)
     with connect(url, token_file, data_dir) as client:
@@ -87,9 +92,9 @@ def _stream(
 ) -> None:
     question: dict[str, str | int | None] = {"job": job, "attempt": attempt}
     question["wait_ms"] = POLL_MS if follow else 0
-    patience = Patience()
+    path, patience = path_of("v1", "runs", run, "logs"), Patience()
     while True:
-        answer = patience.ask(lambda: client.get(f"/v1/runs/{run}/logs", **question))
+        answer = patience.ask(lambda: client.get(path, **question))
         page = shaped(LogPage, answer)
         for chunk in page.chunks:
             _print(chunk, printer)
@@ -124,10 +129,12 @@ def artifacts(
 ) -> None:
     """List what the jobs of a run left behind.
 
-    Example: forgeyard run artifacts run_01JD
+    \b
+    Example:
+      forgeyard run artifacts run_01JD
     """
     with connect(url, token_file, data_dir) as client:
-        answer = client.get(f"/v1/runs/{run}/artifacts")
+        answer = client.get(path_of("v1", "runs", run, "artifacts"))
     if as_json:
         output.put_json(answer)
         return
@@ -155,12 +162,14 @@ def download(
 ) -> None:
     """Fetch what the jobs of a run left behind, and unpack it.
 
-    Example: forgeyard run download run_01JD --job wheel --to dist
+    \b
+    Example:
+      forgeyard run download run_01JD --job wheel --to dist
     """
     limit = settings(data_dir).limits.output
     written: list[str] = []
     with connect(url, token_file, data_dir) as client:
-        known = shaped(tuple[Artifact, ...], client.get(f"/v1/runs/{run}/artifacts"))
+        known = shaped(tuple[Artifact, ...], client.get(path_of("v1", "runs", run, "artifacts")))
         for one in _wanted(known, job, name):
             target = _fetch(client, run, one, to, limit=limit, packed=packed, quiet=as_json)
             written.append(str(target))
@@ -185,7 +194,8 @@ def _fetch(
     folder = archive.safe_relative(one.job, "job")
     file_name = archive.safe_relative(f"{one.name}.tar.gz", "name")
     with tempfile.TemporaryFile() as file:
-        _receive(client, f"/v1/runs/{run}/artifacts/{one.job}/{one.name}", one, file, limit, quiet)
+        path = path_of("v1", "runs", run, "artifacts", one.job, one.name)
+        _receive(client, path, one, file, limit, quiet)
         file.seek(0)
         target = to / folder
         try:

@@ -292,3 +292,13 @@ class Runner:
     last_seen_at: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """The sums over runners that take work."""
+
+    runners: int
+    absent: int = 0
+    allocatable: Amounts
+    reserved: Amounts
+    free: Amounts
+    wanted: Amounts = field(default_factory=Amounts)

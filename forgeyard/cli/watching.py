@@ -10,7 +10,7 @@ from rich.text import Text
 
 from forgeyard import clock
 from forgeyard.cli import output
-from forgeyard.cli.client import Client, shaped
+from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.shapes import Job, Run
 
@@ -27,7 +27,7 @@ def exit_code(run: Run) -> int:
 
 def fetch(client: Client, run_id: str) -> Run:
     """Read a run."""
-    return shaped(Run, client.get(f"/v1/runs/{run_id}"))
+    return shaped(Run, client.get(path_of("v1", "runs", run_id)))
 
 
 def now_ms() -> int:

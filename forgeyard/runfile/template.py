@@ -6,7 +6,7 @@ TEMPLATE: Final = """\
 # A Forgeyard run: jobs, what each needs, and what it leaves behind.
 #   forgeyard run check {file}               says what is wrong with this file, and where
 #   forgeyard run submit {file} --watch      sends it with the files around it, and watches
-name: {name}
+name: "{name}"
 
 # The whole run may take this long (default 24h).
 timeout: 2h

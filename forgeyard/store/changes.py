@@ -122,6 +122,46 @@ def move(
     return moved
 
 
+def move_all(
+    connection: sa.Connection,
+    kind: Kind,
+    rows: Sequence[Row],
+    after: StrEnum,
+    *,
+    reason: str,
+    now: int,
+    **values: object,
+) -> list[Row]:
+    """Change many rows alike, in two statements; return them as they are now.
+
+    Raises:
+        IllegalTransition: the table does not list one of these arrows.
+        Conflict: a row is not at the version that was read.
+    """
+    if not rows:
+        return []
+    for row in rows:
+        check(kind.transitions, kind.state(row), after)
+    table = kind.table
+    read = [(row[kind.key], row["version"]) for row in rows]
+    changed = {"state": after.value, "version": table.c.version + 1, **values}
+    result = connection.execute(
+        sa.update(table)
+        .where(sa.tuple_(table.c[kind.key], table.c.version).in_(read))
+        .values(changed)
+    )
+    if result.rowcount != len(rows):
+        raise Conflict(f"some {kind.name} among {len(rows)} changed meanwhile", field="version")
+    moved = [{**row, "state": after.value, "version": row["version"] + 1, **values} for row in rows]
+    befores = [row["state"] for row in rows]
+    lines = [
+        _history(kind, row, before=before, reason=reason, now=now)
+        for row, before in zip(moved, befores, strict=True)
+    ]
+    connection.execute(sa.insert(tables.history), lines)
+    return moved
+
+
 def born(
     connection: sa.Connection, kind: Kind, rows: Sequence[Row], *, reason: str, now: int
 ) -> None:

@@ -51,18 +51,38 @@ def requirement_class(spec: JobSpec) -> str:
 
 def make_eligible(connection: sa.Connection, job: Row, *, reason: str, now: int) -> Row:
     """Let a job wait for a runner from now on, with a fresh queue deadline; return its row."""
-    moved = changes.move(
-        connection, JOB, job, JobState.ELIGIBLE, reason=reason, now=now, eligible_at=now
+    return _make_eligible(connection, [job], reason=reason, now=now)[0]
+
+
+def _make_eligible(
+    connection: sa.Connection, rows: Sequence[Row], *, reason: str, now: int
+) -> list[Row]:
+    _forget_deadlines(connection, rows)
+    deadlines = [
+        {
+            "kind": DeadlineKind.QUEUE.value,
+            "entity_id": row["job_id"],
+            "partition": row["partition"],
+            "due_at": now + codec.decode(JobSpec, row["spec"]).timeouts.queue,
+        }
+        for row in rows
+    ]
+    if deadlines:
+        connection.execute(sa.insert(tables.deadlines), deadlines)
+    return changes.move_all(
+        connection, JOB, rows, JobState.ELIGIBLE, reason=reason, now=now, eligible_at=now
     )
-    changes.clear_deadlines(connection, job["job_id"], DeadlineKind.RETRY)
-    changes.set_deadline(
-        connection,
-        DeadlineKind.QUEUE,
-        job["job_id"],
-        partition=job["partition"],
-        due_at=now + codec.decode(JobSpec, job["spec"]).timeouts.queue,
+
+
+def _forget_deadlines(connection: sa.Connection, rows: Sequence[Row]) -> None:
+    """Take away both deadlines that a job itself can have."""
+    deadlines = tables.deadlines
+    connection.execute(
+        sa.delete(deadlines).where(
+            deadlines.c.kind.in_((DeadlineKind.QUEUE.value, DeadlineKind.RETRY.value)),
+            deadlines.c.entity_id.in_([row["job_id"] for row in rows]),
+        )
     )
-    return moved
 
 
 def finish_job(
@@ -89,8 +109,7 @@ def finish_jobs(connection: sa.Connection, run: Row, endings: Sequence[Ending], 
     Skipping a job may decide about the jobs that need it, so this goes on until nothing changes.
     """
     while endings:
-        for ending in endings:
-            _end(connection, ending, now=now)
+        _end(connection, endings, now=now)
         run = _count(connection, run, endings)
         ended = [ending.job["job_id"] for ending in endings]
         endings = promote(connection, run, ended, now=now)
@@ -103,15 +122,18 @@ def promote(
     """Make eligible what waited only for these jobs; return the dependents that end instead."""
     _stop_waiting(connection, ended)
     endings: list[Ending] = []
+    met: list[Row] = []
     for job, needs in _ready(connection, ended):
+        condition = Condition(job["condition"])
         if run["state"] == RunState.CANCELLING:
-            ending = Ending(job=job, state=JobState.CANCELLED, reason="the run is being cancelled")
-            endings.append(ending)
-        elif is_met(Condition(job["condition"]), needs):
-            make_eligible(connection, job, reason="its needs have ended", now=now)
+            reason = "the run is being cancelled"
+            endings.append(Ending(job=job, state=JobState.CANCELLED, reason=reason))
+        elif is_met(condition, needs):
+            met.append(job)
         else:
-            reason = unmet(Condition(job["condition"]))
+            reason = unmet(condition)
             endings.append(Ending(job=job, state=JobState.SKIPPED, reason=reason, message=reason))
+    _make_eligible(connection, met, reason="its needs have ended", now=now)
     return endings
 
 
@@ -134,23 +156,26 @@ def unmet(condition: Condition) -> str:
     return "skipped: a job that it needs did not succeed"
 
 
-def _end(connection: sa.Connection, ending: Ending, *, now: int) -> None:
-    failure_class = None if ending.failure_class is None else ending.failure_class.value
-    changes.move(
-        connection,
-        JOB,
-        ending.job,
-        ending.state,
-        reason=ending.reason,
-        now=now,
-        finished_at=now,
-        failure_class=failure_class,
-        message=ending.message,
-        diagnosis=None,
-    )
-    changes.clear_deadlines(
-        connection, ending.job["job_id"], DeadlineKind.QUEUE, DeadlineKind.RETRY
-    )
+def _end(connection: sa.Connection, endings: Sequence[Ending], *, now: int) -> None:
+    """Move every job to its end; those that end alike share a statement."""
+    alike: dict[tuple[JobState, str, FailureClass | None, str | None], list[Row]] = {}
+    for ending in endings:
+        how = (ending.state, ending.reason, ending.failure_class, ending.message)
+        alike.setdefault(how, []).append(ending.job)
+    for (state, reason, failure_class, message), rows in alike.items():
+        changes.move_all(
+            connection,
+            JOB,
+            rows,
+            state,
+            reason=reason,
+            now=now,
+            finished_at=now,
+            failure_class=None if failure_class is None else failure_class.value,
+            message=message,
+            diagnosis=None,
+        )
+    _forget_deadlines(connection, [ending.job for ending in endings])
 
 
 def _count(connection: sa.Connection, run: Row, endings: Sequence[Ending]) -> Row:

@@ -79,7 +79,7 @@ def append(
         sa.insert(chunks).values(
             attempt_id=attempt_id,
             sequence=sequence,
-            step=step[:_MAX_STEP],
+            step=step[:_MAX_STEP].replace("\0", " "),
             # A clock set back must not put a chunk before the one it follows.
             at=max(database_now(connection), before[1] if before else 0),
             data=kept,

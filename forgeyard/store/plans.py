@@ -84,7 +84,7 @@ def _save_diagnoses(connection: sa.Connection, diagnoses: tuple[Diagnosis, ...])
         .order_by(jobs.c.job_id)
         .with_for_update(skip_locked=True)
     )
-    known = connection.execute(query).tuples().all() if latest else ()
+    known = connection.execute(query).all() if latest else ()
     changed = [
         {"job_id": job_id, "diagnosis": latest[job_id]}
         for job_id, before in known

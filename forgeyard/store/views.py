@@ -4,6 +4,7 @@ Instants are epoch milliseconds by the database's clock and end in `_at`, durati
 Nothing here changes a row, locks one, or decides anything.
 """
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -25,6 +26,8 @@ from forgeyard.store.overview import queues as queues
 from forgeyard.store.overview import runners as runners
 from forgeyard.store.overview import scheduler_status as scheduler_status
 from forgeyard.store.waiting import Surroundings
+
+_ID = re.compile(r"[0-9A-Za-z_]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +156,8 @@ def run_id_of(connection: sa.Connection, run_id_or_prefix: str) -> str:
         InvalidRequest: more than one does.
     """
     runs = tables.runs
+    if not _ID.fullmatch(run_id_or_prefix):  # not even a beginning of one
+        raise _no_run(run_id_or_prefix)
     query = (
         sa.select(runs.c.run_id)
         .where(runs.c.run_id.startswith(run_id_or_prefix, autoescape=True))
@@ -160,16 +165,20 @@ def run_id_of(connection: sa.Connection, run_id_or_prefix: str) -> str:
         .limit(2)
     )
     found = connection.execute(query).scalars().all()
-    if run_id_or_prefix and (run_id_or_prefix in found or len(found) == 1):
+    if run_id_or_prefix in found or len(found) == 1:
         return str(found[0])
-    if not found or not run_id_or_prefix:
-        raise NotFound(f"no run {run_id_or_prefix}", field="run_id", value=run_id_or_prefix)
+    if not found:
+        raise _no_run(run_id_or_prefix)
     raise InvalidRequest(
         f"more than one run's id begins with {run_id_or_prefix}",
         field="run_id",
         value=run_id_or_prefix,
         allowed="more of the id",
     )
+
+
+def _no_run(run_id: str) -> NotFound:
+    return NotFound(f"no run {run_id!a}", field="run_id", value=ascii(run_id))
 
 
 def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
@@ -315,7 +324,7 @@ def _position(connection: sa.Connection, run_id: str) -> sa.Tuple:
     """Find where a page ended: the cursor is the id of its last run."""
     runs = tables.runs
     query = sa.select(runs.c.created_at).where(runs.c.run_id == run_id)
-    created_at = connection.execute(query).scalar_one_or_none()
+    created_at = connection.execute(query).scalar_one_or_none() if _ID.fullmatch(run_id) else None
     if created_at is None:
         raise InvalidRequest(
             "before: not a cursor",

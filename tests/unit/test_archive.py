@@ -320,7 +320,7 @@ def test_more_files_than_allowed_are_refused(room: Path, monkeypatch: pytest.Mon
 
 
 def test_a_bomb_is_refused_in_little_memory(room: Path) -> None:
-    bomb = gzip.compress(bytes(64 * 2**20))
+    bomb = gzip.compress(bytes(16 * 2**20))
     with pytest.raises(TooLarge):
         unpack(io.BytesIO(bomb), room, limit=LIMIT)
 

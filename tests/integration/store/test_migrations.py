@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -12,6 +13,14 @@ from forgeyard.store.engine import open_engine, read, write
 from tests.builders import register_runner, submit_run
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(params=["sqlite_url", "own_postgresql_url"])
+def engine(request: pytest.FixtureRequest) -> Iterator[sa.Engine]:
+    """Open a database whose schema the test may change."""
+    opened = open_engine(request.getfixturevalue(request.param), StoreConfig())
+    yield opened
+    opened.dispose()
 
 
 def shape(engine: sa.Engine) -> dict[str, object]:
@@ -96,19 +105,20 @@ migrate.upgrade(open_engine(sys.argv[1], StoreConfig()))
 """
 
 
-def test_processes_that_migrate_at_once_take_turns(
-    postgresql_engine: sa.Engine, postgresql_url: str
-) -> None:
-    migrate.downgrade(postgresql_engine, "base")
-    command = [sys.executable, "-c", UPGRADE, postgresql_url]
+def test_processes_that_migrate_at_once_take_turns(own_postgresql_url: str) -> None:
+    engine = open_engine(own_postgresql_url, StoreConfig())
+    migrate.downgrade(engine, "base")
+    command = [sys.executable, "-c", UPGRADE, own_postgresql_url]
     racers = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(3)]
     complaints = [racer.communicate()[1].decode() for racer in racers]
+    at = migrate.current(engine)
+    engine.dispose()
     assert [racer.returncode for racer in racers] == [0, 0, 0], complaints
-    assert migrate.current(postgresql_engine) == migrate.newest()
+    assert at == migrate.newest()
 
 
-def test_a_migration_gives_its_lock_and_its_limits_back(postgresql_url: str) -> None:
-    engine = open_engine(postgresql_url, StoreConfig(pool=1, lock_timeout_ms=1_234))
+def test_a_migration_gives_its_lock_and_its_limits_back(own_postgresql_url: str) -> None:
+    engine = open_engine(own_postgresql_url, StoreConfig(pool=1, lock_timeout_ms=1_234))
     migrate.downgrade(engine, "base")
     migrate.upgrade(engine)
     with read(engine) as connection:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.worker import Worker
 
 from activities import contracts
 from activities.relay import relay
@@ -26,10 +28,12 @@ from forgeyard.store.engine import read, write
 from tests.builders import RNG, a_registration, job_states, submit_run
 from worker.main import serve
 from worker.wiring import Parts, build_worker
+from workflows.scheduler_loop import SchedulerLoop
+from workflows.scheduling_cycle import SchedulingCycle
 
 QUICK = SchedulingPolicy(
     lease=LeasePolicy(settle_within=Millis(1_000)),
-    sweep=SweepPolicy(period=Millis(100), outbox_age=Millis(500)),
+    sweep=SweepPolicy(period=Millis(250), outbox_age=Millis(500)),
 )
 
 
@@ -52,6 +56,10 @@ class House:
         """Give the same house another policy."""
         return replace(self, parts=replace(self.parts, policy=policy))
 
+    def at(self, *, partition: str, queue: str) -> "House":
+        """Move the house to another partition and task queue."""
+        return replace(self, partition=partition, parts=replace(self.parts, task_queue=queue))
+
     @asynccontextmanager
     async def worker(self) -> AsyncIterator[None]:
         """Run the real worker process's body, with the guard of upkeep, in this loop."""
@@ -67,6 +75,14 @@ class House:
     async def bare_worker(self) -> AsyncIterator[None]:
         """Run a worker that nothing starts workflows on but the test."""
         async with build_worker(self.client, self.parts):
+            yield
+
+    @asynccontextmanager
+    async def worker_without_activities(self) -> AsyncIterator[None]:
+        """Run a worker that decides but never acts."""
+        async with Worker(
+            self.client, task_queue=self.queue, workflows=[SchedulerLoop, SchedulingCycle]
+        ):
             yield
 
     async def relay(self) -> int:
@@ -89,7 +105,7 @@ class House:
         with read(self.engine) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
-    def change(self, statement: sa.Update) -> None:
+    def change(self, statement: sa.Executable) -> None:
         """Change rows behind everybody's back."""
         with write(self.engine) as connection:
             connection.execute(statement)
@@ -143,6 +159,12 @@ class House:
 
         await until(there, or_say=lambda: f"{workflow_id} is not {status}")
 
+    async def details(self, workflow_id: str) -> str:
+        """Read what the Web UI shows as a workflow's current details."""
+        handle = self.client.get_workflow_handle(workflow_id)
+        card = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        return card.current_details
+
     async def history(self, workflow_id: str) -> list[HistoryEvent]:
         """Read the events of a workflow's newest run."""
         handle = self.client.get_workflow_handle(workflow_id)
@@ -162,7 +184,7 @@ async def until(
         if held if isinstance(held, bool) else await held:
             return
         assert time.monotonic() < deadline, or_say()
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.05)
 
 
 @dataclass(kw_only=True)
@@ -213,7 +235,7 @@ class Driver:
                     if offer.lease_id not in taken:
                         taken.add(offer.lease_id)
                         group.create_task(self.run(offer))
-                await asyncio.sleep(0.03)
+                await asyncio.sleep(0.05)
 
     async def run(self, offer: Offer) -> None:
         """Accept an offer, run it, report how it ended, and let the workflow hear of it."""

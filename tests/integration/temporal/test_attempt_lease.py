@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+import sqlalchemy as sa
 from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import WorkflowExecutionStatus, WorkflowHistory
 from temporalio.contrib.pydantic import pydantic_data_converter
@@ -86,11 +87,11 @@ async def test_histories_of_attempt_and_cycle_replay(house: House) -> None:
 
 
 async def test_an_attempt_that_failed_for_our_fault_is_tried_again(house: House) -> None:
-    """Without the retry decision that `settle` asks for, there is no second attempt."""
+    """Without the retry decision there is no second attempt: no upkeep lives here to help out."""
     outcomes = iter([Outcome.FAILED, Outcome.SUCCEEDED])
     driver = Driver(house=house, outcome=lambda _offer: next(outcomes))
     job = a_job_spec(retry=RetryPolicy(max_attempts=2, on=(FailureClass.INFRASTRUCTURE,)))
-    async with house.worker(), driver.running():
+    async with house.bare_worker(), driver.running():
         run_id = await house.submit(job)
         await house.until_run(run_id, "succeeded")
         first, second = house.attempts(run_id)
@@ -207,7 +208,9 @@ async def test_a_signal_nobody_can_read_is_dropped(house: House) -> None:
 async def test_the_backstop_ends_an_offer_that_nobody_answers_when_no_upkeep_lives(
     house: House,
 ) -> None:
-    lease = LeasePolicy(offer_ttl=Millis(300), settle_within=Millis(100), deadline_slack=Millis(0))
+    lease = LeasePolicy(
+        offer_ttl=Millis(2_000), settle_within=Millis(100), deadline_slack=Millis(0)
+    )
     policy = SchedulingPolicy(lease=lease, sweep=replace(QUICK.sweep, period=Millis(50)))
     house = house.under(policy)
     driver = Driver(house=house)
@@ -263,3 +266,29 @@ async def test_an_attempt_that_does_not_exist_fails_its_workflow(house: House) -
 A_START = contracts.AttemptStart(
     attempt_id="", job_id="", number=1, job_name="build", run_name="demo", runner_name="runner-1"
 )
+
+
+async def test_a_settlement_that_loses_a_race_is_asked_for_again(house: House) -> None:
+    """A trigger plays the rival that moves the job between the settlement's read and its write."""
+    driver = Driver(house=house, outcome=lambda _offer: Outcome.FAILED)
+    run_id, offer = leased_silently(house, driver)
+    driver.accept(offer)
+    driver.complete(offer)
+    attempt_id = attempt_id_of(house.attempts(run_id)[0])
+    house.change(
+        sa.text(
+            "CREATE TRIGGER rival AFTER UPDATE OF settled_at ON attempts BEGIN"
+            " UPDATE jobs SET version = version + 1 WHERE job_id = NEW.job_id; END"
+        )
+    )
+    async with house.bare_worker():
+        await house.relay()
+
+        async def lost() -> bool:
+            cost = Cost.of(await house.history(attempt_id))
+            return cost.kinds["ACTIVITY_TASK_FAILED"] == 1
+
+        await until(lost)
+        house.change(sa.text("DROP TRIGGER rival"))
+        await house.until_status(attempt_id, COMPLETED)
+    assert house.attempts(run_id)[0]["settled_at"] is not None

@@ -1,0 +1,82 @@
+"""What `forgeyard demo` shows once a system runs: this project, built and tested by itself."""
+
+from pathlib import Path
+from typing import Final, cast
+
+from forgeyard.cli import output
+from forgeyard.cli.client import Client
+from forgeyard.cli.following import Patience
+from forgeyard.cli.links import attempt_link
+from forgeyard.cli.shapes import Job, Run
+from forgeyard.cli.submitting import submit_run
+from forgeyard.cli.watching import exit_code, headline, jobs_table, watch
+from forgeyard.errors import NotFound
+from forgeyard.runfile.load import load_run
+
+RUN_FILE: Final = Path("examples/forgeyard-ci.yaml")
+TOOLCHAIN: Final = "forgeyard-ci"
+TOOLS: Final = Path(".toolenv/bin")
+LAST_LINES: Final = 5
+
+
+def project_root(start: Path) -> Path:
+    """Find the checkout that the demo builds.
+
+    Raises:
+        NotFound: this is not a checkout of Forgeyard, or its tool environment is missing.
+    """
+    root = next((each for each in (start, *start.parents) if (each / RUN_FILE).exists()), None)
+    if root is None:
+        raise NotFound(
+            "the demo builds Forgeyard itself: run it inside a checkout of the project",
+            field=str(RUN_FILE),
+        )
+    if not (root / TOOLS / "python").exists():
+        raise NotFound(
+            f"{root / TOOLS.parent} is missing: `make setup` makes it", field=str(TOOLS.parent)
+        )
+    return root
+
+
+def show(client: Client, root: Path, *, ui: str, limit: int, plain: bool) -> int:
+    """Submit the project's own run, follow it, and sum up; 0 if it succeeded."""
+    _, document = load_run(root / RUN_FILE)
+    submitted = submit_run(
+        client, document, source=root, limit=limit, idempotency_key=None, quiet=plain
+    )
+    run_id = str(submitted["run_id"])
+    output.put(f"submitted {RUN_FILE} as {run_id}")
+    run = watch(client, run_id, patience=Patience(), timeout_s=None, quiet=False)
+    _sum_up(client, run, ui)
+    return exit_code(run)
+
+
+def _sum_up(client: Client, run: Run, ui: str) -> None:
+    output.put()
+    if not output.is_live():
+        output.console().print(headline(run), jobs_table(run))
+        output.put()
+    for job in run.jobs:
+        if job.state in {"failed", "timed_out", "lost"}:
+            _last_lines(client, run, job)
+    explained = next((job for job in run.jobs if job.attempts and job.needs), None)
+    if explained is not None:
+        _explain(client, explained, ui)
+
+
+def _last_lines(client: Client, run: Run, job: Job) -> None:
+    page = cast(
+        "dict[str, list[dict[str, str]]]",
+        client.get(f"/v1/runs/{run.run_id}/logs", job=job.name),
+    )
+    text = "".join(chunk["text"] for chunk in page["chunks"])
+    output.put(f"{job.name} {output.words(job.state)}; its last lines:", style="bold red")
+    for line in text.splitlines()[-LAST_LINES:]:
+        output.put(f"  {line}")
+
+
+def _explain(client: Client, job: Job, ui: str) -> None:
+    """Say why a job ran where it ran: the placement as the rules see it."""
+    answer = cast("dict[str, object]", client.get(f"/v1/jobs/{job.job_id}/scheduling"))
+    output.put(f"Why {job.name} ran on {job.runner}: {answer['sentence']}")
+    output.put(f"Its attempt in the Temporal UI: {attempt_link(ui, job.job_id, 1)}")

@@ -1,0 +1,58 @@
+"""How runners and amounts of resources are printed, for `scheduler` and `runner` alike."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from forgeyard.cli import output
+from forgeyard.cli.shapes import Amounts, Runner
+from forgeyard.cli.watching import now_ms
+
+RUNNER_COLUMNS: Final = ("runner", "state", "platform", "cpu", "memory", "disk", "jobs", "seen")
+
+
+def runner_rows(runners: Iterable[Runner]) -> list[tuple[str, ...]]:
+    """Write runners as rows; amounts are free of allocatable."""
+    now = now_ms()
+    return [
+        (
+            runner.name,
+            _state(runner),
+            "/".join(
+                part or "?"
+                for part in (runner.capabilities.platform, runner.capabilities.architecture)
+            ),
+            _of(output.cores(runner.free.cpu), output.cores(runner.allocatable.cpu)),
+            _of(output.size(runner.free.memory), output.size(runner.allocatable.memory)),
+            _of(output.size(runner.free.disk), output.size(runner.allocatable.disk)),
+            f"{len(runner.placed)} of {runner.allocatable.slots}",
+            _ago(runner.last_seen_at, now),
+        )
+        for runner in runners
+    ]
+
+
+def amount_row(name: str, amounts: Amounts) -> tuple[str, ...]:
+    """Write an amount of every resource as a row."""
+    return (
+        name,
+        output.cores(amounts.cpu),
+        output.size(amounts.memory),
+        output.size(amounts.disk),
+        str(amounts.slots),
+    )
+
+
+def _state(runner: Runner) -> str:
+    if runner.suspect:
+        return "suspect"
+    if runner.drain_requested and runner.state == "online":
+        return "draining"
+    return output.words(runner.state)
+
+
+def _of(free: str, total: str) -> str:
+    return f"{free} of {total}"
+
+
+def _ago(at: int | None, now: int) -> str:
+    return "" if at is None else f"{output.duration(now - at)} ago"

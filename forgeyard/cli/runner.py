@@ -1,0 +1,84 @@
+"""`forgeyard runner …`: the machines that execute jobs."""
+
+from typing import Annotated
+
+import typer
+
+from forgeyard.cli import output
+from forgeyard.cli.client import path_of, shaped
+from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, runner_rows
+from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
+from forgeyard.cli.shapes import Runner
+from forgeyard.cli.submitting import whoami
+
+app = typer.Typer(no_args_is_help=True, help="Look after the machines that execute jobs.")
+RunnerName = Annotated[str, typer.Argument(metavar="RUNNER", help="Its name or its id.")]
+
+
+@app.command("list")
+def list_runners(
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List the registered runners and what runs on them.
+
+    \b
+    Example:
+      forgeyard runner list
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/runners")
+    if as_json:
+        output.put_json(answer)
+        return
+    found = shaped(tuple[Runner, ...], answer)
+    output.put_table(RUNNER_COLUMNS, runner_rows(found), empty="no runner has registered")
+    for runner in found:
+        for placed in runner.placed:
+            output.put(f"{runner.name}: {placed.run}/{placed.job}, try {placed.attempt}")
+        if runner.drain_requested:
+            output.put(f"{runner.name}: drains: {runner.drain_reason or 'no reason given'}")
+
+
+@app.command()
+def drain(
+    runner: RunnerName,
+    reason: Reason = "",
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Let a runner finish what it has and take no more.
+
+    \b
+    Example:
+      forgeyard runner drain build-7 --reason "new kernel"
+    """
+    with connect(url, token_file, data_dir) as client:
+        client.post(
+            f"{path_of('v1', 'runners', runner)}:drain", {"reason": reason, "actor": whoami()}
+        )
+    output.put(f"{runner} takes no more work")
+
+
+@app.command()
+def undrain(
+    runner: RunnerName,
+    reason: Reason = "",
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Let a runner take work again.
+
+    \b
+    Example:
+      forgeyard runner undrain build-7
+    """
+    with connect(url, token_file, data_dir) as client:
+        client.post(
+            f"{path_of('v1', 'runners', runner)}:undrain", {"reason": reason, "actor": whoami()}
+        )
+    output.put(f"{runner} takes work again")

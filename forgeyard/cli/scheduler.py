@@ -1,0 +1,229 @@
+"""`forgeyard scheduler …`: what the scheduler sees, and why it decides as it does."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import typer
+
+from forgeyard.cli import output
+from forgeyard.cli.client import Client, missing, path_of, shaped
+from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, amount_row, runner_rows
+from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect
+from forgeyard.cli.shapes import (
+    Capacity,
+    Explanation,
+    Queue,
+    Run,
+    Runner,
+    SchedulerStatus,
+    Verdict,
+)
+
+app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
+SLOW_RELAY_MS = 5_000
+
+
+@app.command()
+def status(
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show how much waits and runs, and what is stuck.
+
+    \b
+    Example:
+      forgeyard scheduler status
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/scheduler/status")
+    if as_json:
+        output.put_json(answer)
+        return
+    found = shaped(SchedulerStatus, answer)
+    rows = [
+        ("partition", found.partition),
+        ("jobs", _counts(found.jobs)),
+        ("runners", _counts(found.runners)),
+        ("longest wait", output.duration(found.oldest_eligible_ms) or "nothing waits"),
+        ("last cycle", _last_cycle(found)),
+        ("relay", _relay(found.outbox_lag_ms)),
+        ("lease renewal", _renewal(found)),
+    ]
+    output.put_table(("scheduler", "now"), rows, empty="")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """Write counts by state, or `none`."""
+    shown = (f"{amount} {output.words(state)}" for state, amount in counts.items() if amount)
+    return ", ".join(shown) or "none"
+
+
+def _last_cycle(found: SchedulerStatus) -> str:
+    cycle = found.last_cycle
+    if cycle is None:
+        return "none yet"
+    granted = "not committed" if cycle.granted is None else f"{cycle.granted} granted"
+    return f"{cycle.cycle_id}: {cycle.eligible} eligible, {cycle.planned} planned, {granted}"
+
+
+def _relay(lag_ms: int | None) -> str:
+    if not lag_ms:
+        return "nothing waits"
+    slow = ": Temporal is behind" if lag_ms > SLOW_RELAY_MS else ""
+    return f"{output.duration(lag_ms)} behind{slow}"
+
+
+def _renewal(found: SchedulerStatus) -> str:
+    if found.renewal_beat_ms is None:
+        return "never beat"
+    gaps = f", {found.renewal_gaps} outages bridged" if found.renewal_gaps else ""
+    return f"beat {output.duration(found.renewal_beat_ms)} ago{gaps}"
+
+
+@app.command()
+def queues(
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List the queues and what waits in them.
+
+    \b
+    Example:
+      forgeyard scheduler queues --json
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/scheduler/queues")
+    if as_json:
+        output.put_json(answer)
+        return
+    rows = [
+        (
+            queue.name,
+            str(queue.pending),
+            _counts(queue.eligible),
+            str(queue.running),
+            output.duration(queue.oldest_eligible_ms),
+        )
+        for queue in shaped(tuple[Queue, ...], answer)
+    ]
+    columns = ("queue", "pending", "eligible", "on runners", "longest wait")
+    output.put_table(columns, rows, empty="no queues")
+
+
+@app.command()
+def capacity(
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Sum up what runners offer, hold and have left.
+
+    \b
+    Example:
+      forgeyard scheduler capacity
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/scheduler/capacity")
+    if as_json:
+        output.put_json(answer)
+        return
+    found = shaped(Capacity, answer)
+    rows = [
+        amount_row("allocatable", found.allocatable),
+        amount_row("reserved", found.reserved),
+        amount_row("free", found.free),
+        amount_row("wanted by waiting jobs", found.wanted),
+    ]
+    output.put_table(("", "cpu", "memory", "disk", "slots"), rows, empty="")
+    output.say(f"{found.runners} runners take work, {found.absent} do not")
+
+
+@app.command()
+def runners(
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """List every registered runner as the scheduler sees it.
+
+    \b
+    Example:
+      forgeyard scheduler runners
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/scheduler/runners")
+    if as_json:
+        output.put_json(answer)
+        return
+    rows = runner_rows(shaped(tuple[Runner, ...], answer))
+    output.put_table(RUNNER_COLUMNS, rows, empty="no runner has registered")
+
+
+@app.command("explain-job")
+def explain_job(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Id of the job, or RUN/JOB.")],
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Explain where a job would go now, or why nowhere.
+
+    Lists every runner, with its score or every reason against it.
+
+    \b
+    Example:
+      forgeyard scheduler explain-job run_01JD/test
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get(path_of("v1", "jobs", _job_id(client, job), "scheduling"))
+    if as_json:
+        output.put_json(answer)
+        return
+    explain(shaped(Explanation, answer))
+
+
+def explain(found: Explanation) -> None:
+    """Print an explanation: the sentence, then what it rests on."""
+    output.put(f"{found.job_name}: {found.sentence}", style="bold")
+    priority = found.priority
+    output.put(
+        f"priority {priority.effective} = {priority.priority} {priority.base}"
+        f" + {priority.aging} for waiting {output.duration(priority.waited_ms)};"
+        f" position {found.position} of {found.waiting}"
+    )
+    if found.requirements:
+        output.put(f"needs {', '.join(found.requirements)}")
+    rows = [_verdict_row(verdict) for verdict in found.runners]
+    output.put_table(("runner", "rank", "score", "free", "against it"), rows, empty="no runners")
+
+
+def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
+    score = verdict.score or {}
+    total = str(score.get("total", ""))
+    parts = ", ".join(f"{name} {value}" for name, value in score.items() if name != "total")
+    return (
+        verdict.name,
+        "" if verdict.rank is None else str(verdict.rank),
+        f"{total} ({parts})" if parts else total,
+        verdict.free_text,
+        "; ".join(f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections),
+    )
+
+
+def _job_id(client: Client, job: str) -> str:
+    """Find the id behind RUN/JOB."""
+    run, slash, name = job.partition("/")
+    if not slash:
+        return job
+    found = shaped(Run, client.get(path_of("v1", "runs", run)))
+    for one in found.jobs:
+        if one.name == name:
+            return one.job_id
+    raise missing("job", name, [one.name for one in found.jobs])

@@ -1,0 +1,211 @@
+"""`forgeyard up`, `down`, `status`, `demo`, `worker`, `api`, `agent`: processes of Forgeyard."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from forgeyard import config
+from forgeyard.cli import output, processes
+from forgeyard.cli.endpoint import Endpoint, checked_url, resolve_agent
+from forgeyard.cli.options import DataDir, Json, TokenFile, settings
+from forgeyard.errors import InvalidRequest
+
+NOTHING_RUNS = 3
+Name = Annotated[str, typer.Option("--name", help="The runner's name; else the host's.")]
+
+
+def up(
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Run in the background.")] = False,
+    agents: Annotated[
+        int, typer.Option("--agents", min=0, max=16, help="How many local agents to start.")
+    ] = 1,
+    listen: Annotated[
+        str | None,
+        typer.Option("--listen", help="Address to listen on; else this host only.", metavar="HOST"),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run everything on this machine.
+
+    Temporal, the store, a worker, the API and local agents; ends with Ctrl-C or `down`.
+
+    \b
+    Examples:
+      forgeyard up
+      forgeyard up -d && forgeyard status && forgeyard down
+    """
+    raise typer.Exit(
+        processes.up(config=settings(data_dir), detach=detach, agents=agents, listen=listen)
+    )
+
+
+def down(data_dir: DataDir = None) -> None:
+    """Stop what `up` runs.
+
+    Unfinished runs go on at the next start.
+
+    \b
+    Example:
+      forgeyard down
+    """
+    code = processes.down(settings(data_dir))
+    output.say("stopped")
+    raise typer.Exit(code)
+
+
+def status(as_json: Json = False, data_dir: DataDir = None) -> None:
+    """Tell whether a system runs here, and where it answers.
+
+    Exits 3 if none does.
+
+    \b
+    Example:
+      forgeyard status --json
+    """
+    found = processes.status(settings(data_dir))
+    if as_json:
+        output.put_json(found)
+    else:
+        rows = [(name.replace("_", " "), _written(value)) for name, value in found.items()]
+        output.put_table(("forgeyard", "here"), rows, empty="")
+    raise typer.Exit(0 if found.get("running") else NOTHING_RUNS)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else json.dumps(value).strip("{}").replace('"', "")
+
+
+def demo(
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything running afterwards.")
+    ] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print lines instead of a live table.")
+    ] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show it all in a few minutes.
+
+    Starts everything, runs this project's own CI, explains one placement, and stops.
+
+    \b
+    Example:
+      forgeyard demo --keep
+    """
+    is_plain = plain or not output.is_live()
+    raise typer.Exit(processes.demo(settings(data_dir), keep=keep, plain=is_plain))
+
+
+def worker(data_dir: DataDir = None) -> None:
+    """Run one Temporal worker until asked to stop.
+
+    \b
+    Example:
+      FORGEYARD_STORE__URL=postgresql://db/forgeyard forgeyard worker
+    """
+    raise typer.Exit(processes.worker(settings(data_dir)))
+
+
+def api(data_dir: DataDir = None) -> None:
+    """Serve the APIs until asked to stop.
+
+    \b
+    Example:
+      FORGEYARD_API__PORT=8800 forgeyard api
+    """
+    raise typer.Exit(processes.api(settings(data_dir)))
+
+
+def agent(
+    join: Annotated[
+        str | None,
+        typer.Option("--join", metavar="URL", help="The agent API; else the one running here."),
+    ] = None,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token", help="The token itself; other users may see it: prefer --token-file."
+        ),
+    ] = None,
+    token_file: TokenFile = None,
+    name: Name = "",
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, max=256, help="How many jobs side by side.")
+    ] = None,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="KEY=VALUE", help="A label to offer.")
+    ] = None,
+    toolchain: Annotated[
+        list[str] | None,
+        typer.Option("--toolchain", metavar="NAME=VERSION=BIN", help="A tool directory to offer."),
+    ] = None,
+    work_dir: Annotated[
+        Path | None, typer.Option("--work-dir", help="Where jobs run; one agent per directory.")
+    ] = None,
+    secrets_file: Annotated[
+        Path | None,
+        typer.Option("--secrets-file", help="A 0600 file of NAME=value that jobs may name."),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run jobs on this machine until asked to stop.
+
+    Needs nothing but a URL and a token. TERM lets jobs finish, a second one ends them.
+
+    \b
+    Examples:
+      forgeyard agent --join http://ci:8701 --token-file token --jobs 8
+      forgeyard agent --label zone=a --toolchain node=22.1.0=/opt/node/bin
+    """
+    chosen: dict[str, object] = {
+        "name": name,
+        "jobs": jobs,
+        "labels": dict(_pair(text) for text in label or ()),
+        "toolchains": tuple(_toolchain(text) for text in toolchain or ()),
+        "work_dir": str(work_dir or ""),
+        "secrets_file": str(secrets_file or ""),
+    }
+    given = {key: value for key, value in chosen.items() if value}
+    found = settings(data_dir, agent=given)
+    end = _endpoint(found, join, token, token_file)
+    raise typer.Exit(processes.agent(found, url=end.url, token=end.token))
+
+
+def _endpoint(
+    found: config.Config, join: str | None, token: str | None, token_file: Path | None
+) -> Endpoint:
+    if token and token_file:
+        raise InvalidRequest(
+            "two tokens were given", field="--token", allowed="--token or --token-file"
+        )
+    if token and join:
+        return Endpoint(url=checked_url(join), token=token)
+    client = config.load_client()
+    chosen = client.model_copy(update={"token": token}) if token else client
+    return resolve_agent(found, chosen, url=join, token_file=token_file)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals or not value:
+        raise InvalidRequest(
+            f"{text!r} is no label", field="--label", value=text, allowed="KEY=VALUE"
+        )
+    return key, value
+
+
+def _toolchain(text: str) -> dict[str, str]:
+    """Read a tool directory; its version may not hold an equals sign, its path may."""
+    name, version, place = [*text.split("=", 2), "", ""][:3]
+    if not (name and version and place):
+        raise InvalidRequest(
+            f"{text!r} is no toolchain",
+            field="--toolchain",
+            value=text,
+            allowed="NAME=VERSION=BIN, such as node=22.1.0=/opt/node/bin",
+        )
+    return {"name": name, "version": version, "bin": place}

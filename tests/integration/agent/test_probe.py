@@ -1,0 +1,105 @@
+"""What an agent finds out about the host that runs these tests, and about tools that misbehave."""
+
+import asyncio
+import os
+import platform
+import time
+from pathlib import Path
+
+import pytest
+
+from forgeyard.agent import host, probe
+from forgeyard.config import AgentConfig, ToolchainConfig
+from forgeyard.errors import InvalidQuantity
+from forgeyard.model.capability import Platform, Toolchain
+from forgeyard.model.units import GIB
+from tests.integration.agent.scripts import eventually, is_alive, number_in
+
+pytestmark = pytest.mark.integration
+
+
+def a_tool(folder: Path, name: str, script: str) -> None:
+    """Put a program on a PATH."""
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+async def test_the_host_is_described_within_its_limits(tmp_path: Path) -> None:
+    config = AgentConfig(name="here", jobs=3, labels={"zone": "a"}, headroom_disk="2Gi")
+    found = await probe.registration(config, tmp_path)
+    assert found.runner_name == "here"
+    assert found.capabilities.platform is Platform.LINUX
+    assert found.capabilities.architecture == platform.machine()
+    assert found.capabilities.labels == {"zone": "a"}
+    assert found.total.slots == 3
+    assert 0 < found.total.cpu <= 1000 * len(os.sched_getaffinity(0))
+    assert 0 < found.total.memory <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert found.total.disk > 0
+    assert found.headroom.disk == 2 * GIB
+
+
+async def test_a_headroom_that_cannot_be_read_names_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(InvalidQuantity) as caught:
+        await probe.registration(AgentConfig(headroom_memory="much"), tmp_path)
+    assert caught.value.field == "agent.headroom_memory"
+
+
+async def test_tools_are_asked_for_their_versions(tmp_path: Path) -> None:
+    a_tool(tmp_path, "git", "echo git version 9.8.7")
+    a_tool(tmp_path, "java", "echo 'openjdk version \"17.0.1\"' >&2")
+    a_tool(tmp_path, "make", "echo no number")
+    a_tool(tmp_path, "go", "exit 1")
+    assert set(await probe.tools(str(tmp_path))) == {
+        Toolchain(name="git", version="9.8.7"),
+        Toolchain(name="java", version="17.0.1"),
+        Toolchain(name="make", version=None),
+    }
+
+
+async def test_a_tool_that_hangs_is_killed_with_its_children_and_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TOOL_TIMEOUT_S", 0.5)
+    a_tool(tmp_path, "git", f"/bin/sleep 60 & echo $! > {tmp_path}/child; wait")
+    a_tool(tmp_path, "node", "echo v20.1.0")
+    begun = time.monotonic()
+    assert await probe.tools(str(tmp_path)) == (Toolchain(name="node", version="20.1.0"),)
+    assert time.monotonic() - begun < 5
+    child = await number_in(tmp_path / "child")
+    await eventually(lambda: not is_alive(child))
+
+
+async def test_a_tool_sees_nothing_of_the_agents_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORGEYARD_TOKEN", "sesame")
+    a_tool(tmp_path, "git", f"/usr/bin/env > {tmp_path}/seen; echo 1.0")
+    await probe.tools(str(tmp_path))
+    assert "sesame" not in (tmp_path / "seen").read_text()
+
+
+async def test_configured_toolchains_come_first_and_are_not_asked(tmp_path: Path) -> None:
+    a_tool(tmp_path, "node", "echo v20.1.0")
+    offered = ToolchainConfig(name="node", version="22.0.0", bin="/nowhere/bin")
+    found = await probe.capabilities(AgentConfig(path=str(tmp_path), toolchains=(offered,)))
+    assert found.toolchains == (
+        Toolchain(name="node", version="22.0.0"),
+        Toolchain(name="node", version="20.1.0"),
+    )
+
+
+async def test_the_loop_goes_on_while_tools_are_asked(tmp_path: Path) -> None:
+    a_tool(tmp_path, "git", "/bin/sleep 0.3; echo 1.0")
+    asking = asyncio.create_task(probe.tools(str(tmp_path)))
+    beats = 0
+    while not asking.done():
+        await asyncio.sleep(0.01)
+        beats += 1
+    assert beats >= 10
+
+
+def test_the_load_of_this_host_can_be_read(tmp_path: Path) -> None:
+    load = host.load(tmp_path, disk_headroom=0)
+    assert 0 < load.memory.left <= load.memory.total
+    assert 0 < load.disk.left <= load.disk.total

@@ -1,0 +1,81 @@
+"""What the scheduler lets be seen, and runners looked after."""
+
+import pytest
+
+from tests.integration.api.house import House, a_document
+
+pytestmark = pytest.mark.integration
+
+
+def _job(view: dict, name: str = "build") -> str:
+    return next(job["job_id"] for job in view["jobs"] if job["name"] == name)
+
+
+async def _explained(house: House, job_id: str) -> dict:
+    answer = await house.people.get(f"/v1/jobs/{job_id}/scheduling")
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.requirement("API-004")
+async def test_a_waiting_job_is_explained_with_every_reason(house: House) -> None:
+    await house.register()
+    run = await house.submit(
+        a_document(build={"resources": {"memory": "64Gi"}, "requires": {"platform": "macos"}})
+    )
+    found = await _explained(house, _job(run))
+    assert found["state"] == "eligible"
+    assert found["permanent"] is True
+    assert found["winner"] is None
+    (runner,) = found["runners"]
+    codes = {reason["code"] for reason in runner["rejections"]}
+    assert {"platform_mismatch", "insufficient_memory"} <= codes
+
+
+async def test_a_job_is_explained_in_every_state(house: House) -> None:
+    session_id = await house.register()
+    run = await house.submit(a_document(build={}, test={"needs": "build"}))
+    waiting = await _explained(house, _job(run))
+    assert waiting["winner"] == "runner-1"
+    assert waiting["sentence"].startswith("Goes to runner-1")
+    pending = await _explained(house, _job(run, "test"))
+    assert (pending["state"], pending["sentence"]) == ("pending", "The job waits for build.")
+    (held,) = await house.offered(session_id)
+    await house.tell(held, "accept")
+    running = await _explained(house, _job(run))
+    assert running["sentence"].startswith("The job is preparing: attempt 1 on runner-1")
+    assert [attempt["runner"] for attempt in running["attempts"]] == ["runner-1"]
+    await house.tell(held, "complete", outcome="succeeded")
+    assert (await _explained(house, _job(run)))["state"] == "succeeded"
+
+
+@pytest.mark.requirement("API-001", "API-002", "API-003")
+async def test_status_queues_and_capacity_can_be_read(house: House) -> None:
+    await house.accepted(a_document(build={}, test={"needs": "build"}))
+    status = (await house.people.get("/v1/scheduler/status")).json()
+    assert status["partition"] == "default"
+    assert status["last_cycle"]["granted"] == 1
+    assert status["ui_url"].startswith("http")
+    assert status["namespace"] == "default"
+    (queue,) = (await house.people.get("/v1/scheduler/queues")).json()
+    assert (queue["pending"], queue["running"]) == (1, 1)
+    capacity = (await house.people.get("/v1/scheduler/capacity")).json()
+    assert capacity["reserved"]["cpu"] == 500
+    (runner,) = (await house.people.get("/v1/scheduler/runners")).json()
+    assert [placed["job"] for placed in runner["placed"]] == ["build"]
+
+
+@pytest.mark.requirement("API-005")
+async def test_a_drained_runner_takes_nothing_until_it_is_undrained(house: House) -> None:
+    session_id = await house.register()
+    await house.submit()
+    answer = await house.people.post("/v1/runners/runner-1:drain", json={"reason": "patching"})
+    assert answer.status_code == 204
+    (runner,) = (await house.people.get("/v1/runners")).json()
+    assert (runner["state"], runner["drain_reason"]) == ("draining", "patching")
+    assert house.schedule() == 0
+    answer = await house.people.post("/v1/runners/runner-1:undrain", json={})
+    assert answer.status_code == 204
+    assert house.schedule() == 1
+    assert len((await house.poll(session_id))["offers"]) == 1
+    assert house.audited() == ["runner.drain", "runner.undrain"]

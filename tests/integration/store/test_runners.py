@@ -1,0 +1,295 @@
+"""Sessions of agents: how they begin, supersede each other, and what their end takes away."""
+
+from dataclasses import replace
+
+import pytest
+import sqlalchemy as sa
+
+from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
+from forgeyard.model.protocol import CompletionVerdict, RenewalVerdict
+from forgeyard.model.runner import ResourcePressure
+from forgeyard.store import runners, tables
+from forgeyard.store.leases import Refused
+from tests.builders import RNG, a_job_spec, a_registration, some_resources
+from tests.leasing import Desk
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def desk(engine: sa.Engine) -> Desk:
+    return Desk(engine)
+
+
+def state_of(desk: Desk, runner_id: str) -> str:
+    return str(desk.row(tables.runners, runner_id)["state"])
+
+
+def close(desk: Desk, session_id: str) -> None:
+    desk.change(runners.close, session_id, policy=desk.policy.lease)
+
+
+def drain(desk: Desk, name: str = "runner-1") -> None:
+    desk.change(runners.drain, name, reason="new disk", actor="tester", channel="test")
+
+
+def undrain(desk: Desk, name: str = "runner-1") -> None:
+    desk.change(runners.undrain, name, reason="done", actor="tester", channel="test")
+
+
+# Registering
+
+
+def test_a_new_runner_is_online_and_told_its_rhythm(desk: Desk) -> None:
+    registered = desk.register()
+    policy = desk.policy.lease
+    assert registered.renew_every == policy.renew_every
+    assert registered.heartbeat_every == 10_000
+    row = desk.row(tables.runners, registered.runner_id)
+    assert (row["state"], row["session_id"]) == ("online", registered.session_id)
+    assert (row["total_cpu_milli"], row["reserved_cpu_milli"]) == (4_000, 0)
+    assert row["trust"] == "trusted_internal"
+    history = desk.rows(tables.history, kind="runner", entity_id=registered.runner_id)
+    assert [(line["before"], line["after"]) for line in history] == [("offline", "online")]
+
+
+def test_registering_again_keeps_the_runner_and_supersedes_its_session(desk: Desk) -> None:
+    first = desk.register()
+    second = desk.register(total=some_resources(cpu=8_000, slots=8))
+    assert second.runner_id == first.runner_id
+    assert second.session_id != first.session_id
+    assert desk.row(tables.sessions, first.session_id)["state"] == "superseded"
+    assert desk.row(tables.runners, first.runner_id)["total_cpu_milli"] == 8_000
+    with pytest.raises(StaleRejected):
+        desk.heartbeat(first.session_id)
+    desk.heartbeat(second.session_id)
+
+
+def test_a_new_session_fences_an_offer_of_the_one_before(desk: Desk) -> None:
+    lease = desk.offered()
+    wakes = desk.wakes()
+    desk.register()
+    assert desk.states(lease) == ("revoked", "lost", "eligible")
+    assert desk.row(tables.jobs, lease.job_id)["attempts_charged"] == 0
+    assert desk.row(tables.attempts, lease.attempt_id)["settled_at"] is not None
+    assert desk.reserved(lease.runner_id)["slots"] == 0
+    assert desk.wakes() == wakes + 1
+    assert isinstance(desk.accept(lease), Refused)
+
+
+def test_a_new_session_fences_what_the_one_before_was_running(desk: Desk) -> None:
+    lease = desk.active()
+    desk.register()
+    assert desk.states(lease) == ("revoked", "lost", "lost")
+    assert desk.reserved(lease.runner_id)["slots"] == 0
+    assert desk.deadlines(lease.attempt_id) == {"settle"}
+    assert desk.events(lease.attempt_id) == ["lease.granted", "attempt.finished"]
+    assert desk.renew(lease) is RenewalVerdict.STALE
+    assert desk.complete(lease) is CompletionVerdict.STALE_REJECTED
+    assert desk.states(lease) == ("revoked", "lost", "lost")
+    assert desk.settle(lease).job_state == "eligible"
+
+
+def test_a_new_session_fences_several_leases_of_one_run(desk: Desk) -> None:
+    desk.register()
+    desk.submit(*(a_job_spec(f"job-{number}") for number in range(3)))
+    assert desk.cycle().granted == 3
+    first, second, third = desk.leases(state="offered")
+    desk.accept(first)
+    desk.accept(second)
+    desk.register()
+    assert {desk.states(lease)[2] for lease in (first, second)} == {"lost"}
+    assert desk.states(third) == ("revoked", "lost", "eligible")
+    assert desk.reserved(first.runner_id)["slots"] == 0
+
+
+def test_a_session_that_was_lost_is_fenced_by_the_next_one_too(desk: Desk) -> None:
+    lease = desk.active()
+    desk.later(desk.policy.lease.session_silence + 1)
+    desk.sweep()
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+    assert desk.states(lease)[0] == "active"
+    desk.register()
+    assert desk.states(lease) == ("revoked", "lost", "lost")
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+
+
+def test_registering_recounts_what_is_reserved(desk: Desk) -> None:
+    registered = desk.register()
+    desk.overwrite(tables.runners, registered.runner_id, reserved_slots=3, reserved_cpu_milli=7)
+    desk.register()
+    assert desk.reserved(registered.runner_id) == {
+        "cpu_milli": 0,
+        "memory_bytes": 0,
+        "disk_bytes": 0,
+        "slots": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"runner_name": "no spaces"}, "runner_name"),
+        ({"runner_name": ""}, "runner_name"),
+        ({"runner_name": "zero\x00"}, "runner_name"),
+        ({"protocol_version": 2}, "protocol_version"),
+        ({"headroom": some_resources(cpu=4_001)}, "headroom.cpu"),
+        ({"total": some_resources(memory=2**63)}, "total.memory"),
+        ({"total": some_resources(slots=-1)}, "total.slots"),
+    ],
+)
+def test_a_registration_that_cannot_be_is_refused_and_leaves_nothing(
+    desk: Desk, changed: dict[str, object], field: str
+) -> None:
+    message = replace(a_registration(), **changed)
+    with pytest.raises(InvalidRequest) as caught:
+        desk.change(runners.register, message, policy=desk.policy.lease, rng=RNG)
+    assert caught.value.field == field
+    assert desk.rows(tables.runners) == []
+
+
+# Heartbeats
+
+
+@pytest.mark.parametrize(
+    ("pressure", "state"),
+    [
+        (ResourcePressure.NORMAL, "online"),
+        (ResourcePressure.CPU, "online"),
+        (ResourcePressure.MEMORY, "saturated"),
+        (ResourcePressure.DISK, "saturated"),
+        (ResourcePressure.THERMAL, "saturated"),
+        (ResourcePressure.CRITICAL, "unhealthy"),
+    ],
+)
+def test_pressure_decides_whether_a_runner_takes_work(
+    desk: Desk, pressure: ResourcePressure, state: str
+) -> None:
+    registered = desk.register()
+    desk.heartbeat(registered.session_id, pressure=pressure)
+    assert state_of(desk, registered.runner_id) == state
+    desk.submit()
+    assert desk.cycle().granted == (1 if state == "online" else 0)
+    wakes = desk.wakes()
+    desk.heartbeat(registered.session_id)
+    assert state_of(desk, registered.runner_id) == "online"
+    assert desk.wakes() == wakes + (0 if state == "online" else 1)
+
+
+def test_a_heartbeat_clears_suspicion_and_wakes(desk: Desk) -> None:
+    registered = desk.register()
+    desk.overwrite(tables.runners, registered.runner_id, suspect=1)
+    desk.submit()
+    assert desk.cycle().granted == 0
+    wakes = desk.wakes()
+    desk.heartbeat(registered.session_id)
+    assert desk.wakes() == wakes + 1
+    assert desk.cycle().granted == 1
+
+
+def test_a_heartbeat_names_the_leases_to_let_go(desk: Desk) -> None:
+    lease = desk.active()
+    assert desk.heartbeat(lease.session_id, held=(lease.lease_id,)).abandon == ()
+    answer = desk.heartbeat(lease.session_id, held=(lease.lease_id, "lse_unknown"))
+    assert answer.abandon == ("lse_unknown",)
+    other = desk.register("runner-2")
+    assert desk.heartbeat(other.session_id, held=(lease.lease_id,)).abandon == (lease.lease_id,)
+    desk.complete(lease)
+    answer = desk.heartbeat(lease.session_id, held=(lease.lease_id,))
+    assert answer.abandon == (lease.lease_id,)
+
+
+def test_an_unknown_session_must_register(desk: Desk) -> None:
+    with pytest.raises(StaleRejected):
+        desk.heartbeat("ses_unknown")
+
+
+# Draining
+
+
+def test_a_drained_runner_keeps_its_work_and_gets_none(desk: Desk) -> None:
+    lease = desk.active()
+    drain(desk)
+    assert state_of(desk, lease.runner_id) == "draining"
+    assert desk.heartbeat(lease.session_id).drain is True
+    desk.submit()
+    assert desk.cycle().granted == 0
+    assert desk.complete(lease) is CompletionVerdict.ACCEPTED
+    (line,) = desk.audited("runner.drain")
+    assert (line["actor"], line["detail"]) == ("tester", "new disk")
+
+
+def test_the_wish_to_drain_outlives_the_session(desk: Desk) -> None:
+    registered = desk.register()
+    drain(desk, registered.runner_id)
+    desk.register()
+    assert state_of(desk, registered.runner_id) == "draining"
+    wakes = desk.wakes()
+    desk.submit()
+    undrain(desk)
+    assert state_of(desk, registered.runner_id) == "online"
+    assert desk.wakes() == wakes + 2
+    assert desk.cycle().granted == 1
+    assert len(desk.audited("runner.undrain")) == 1
+
+
+def test_a_runner_that_is_away_can_be_drained_for_when_it_returns(desk: Desk) -> None:
+    registered = desk.register()
+    close(desk, registered.session_id)
+    drain(desk)
+    assert state_of(desk, registered.runner_id) == "offline"
+    desk.register()
+    assert state_of(desk, registered.runner_id) == "draining"
+
+
+def test_an_agent_that_drains_itself_gets_nothing_more(desk: Desk) -> None:
+    registered = desk.register()
+    answer = desk.heartbeat(registered.session_id, draining=True)
+    assert answer.drain is False
+    assert state_of(desk, registered.runner_id) == "draining"
+
+
+def test_draining_a_runner_nobody_knows_is_not_found(desk: Desk) -> None:
+    with pytest.raises(NotFound):
+        drain(desk, "nobody")
+
+
+# Closing and losing
+
+
+def test_closing_a_session_takes_its_leases_away(desk: Desk) -> None:
+    lease = desk.active()
+    close(desk, lease.session_id)
+    assert desk.states(lease) == ("revoked", "lost", "lost")
+    assert state_of(desk, lease.runner_id) == "offline"
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "closed"
+    close(desk, lease.session_id)
+    with pytest.raises(StaleRejected):
+        desk.heartbeat(lease.session_id)
+    with pytest.raises(NotFound):
+        close(desk, "ses_unknown")
+
+
+def test_closing_a_superseded_session_leaves_its_successor_alone(desk: Desk) -> None:
+    first, second = desk.register(), desk.register()
+    close(desk, first.session_id)
+    assert state_of(desk, first.runner_id) == "online"
+    desk.heartbeat(second.session_id)
+
+
+def test_a_silent_session_is_lost_but_its_lease_lives_by_its_own_clock(desk: Desk) -> None:
+    lease = desk.active()
+    desk.later(desk.policy.lease.session_silence + 1)
+    assert desk.renew(lease) is RenewalVerdict.RENEWED
+    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 1
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+    assert state_of(desk, lease.runner_id) == "offline"
+    assert desk.complete(lease) is CompletionVerdict.ACCEPTED
+    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 0
+
+
+def test_a_session_that_was_heard_of_is_not_lost(desk: Desk) -> None:
+    registered = desk.register()
+    desk.later(desk.policy.lease.session_silence - 5_000)
+    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 0
+    desk.heartbeat(registered.session_id)
