@@ -35,10 +35,9 @@ KIND_LOOP: Final = "loop"
 KIND_UPKEEP: Final = "upkeep"
 
 
-def attributes(kind: str, state: str, *more: SearchAttributePair[str]) -> TypedSearchAttributes:
-    """Make a workflow findable by its kind, its state and whatever else it is about."""
-    pairs = (SearchAttributePair(KIND, kind), SearchAttributePair(STATE, state), *more)
-    return TypedSearchAttributes(pairs)
+def attributes(kind: str, *more: SearchAttributePair[str]) -> TypedSearchAttributes:
+    """Make a workflow findable by its kind and whatever else it is about."""
+    return TypedSearchAttributes((SearchAttributePair(KIND, kind), *more))
 
 
 def attempt_workflow_id(job_id: str, number: int) -> str:

@@ -158,7 +158,7 @@ class _Post:
         except (RPCError, RuntimeError, TimeoutError) as error:
             if _is_outage(error):
                 down.set()
-            logger.warning("event %s not sent: %s", last["event_id"], error)
+            logger.warning("event %s not sent: %s", last["event_id"], _told(error))
             return False
         return True
 
@@ -202,7 +202,9 @@ class _Post:
                 )
             sent = True
         except (RPCError, RuntimeError, TimeoutError) as error:
-            logger.warning("wake %d of %s not sent: %s", wake.generation, self.partition, error)
+            logger.warning(
+                "wake %d of %s not sent: %s", wake.generation, self.partition, _told(error)
+            )
         finally:
             if not sent:
                 await asyncio.to_thread(_unclaim_wake, self.engine, self.partition, wake)
@@ -211,6 +213,10 @@ class _Post:
 def _is_outage(error: Exception) -> bool:
     """Tell a server that is away from one that refuses this message."""
     return not isinstance(error, RPCError) or error.status in _OUTAGES
+
+
+def _told(error: Exception) -> str:
+    return str(error) or "Temporal did not answer in time"
 
 
 def _claim(engine: sa.Engine, older_than_ms: int) -> Sequence[Row]:

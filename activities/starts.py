@@ -45,7 +45,7 @@ async def start_attempt(
         start_signal_args=[event] if event else [],
         search_attributes=contracts.attributes(
             contracts.KIND_ATTEMPT,
-            "open",
+            SearchAttributePair(contracts.STATE, "open"),
             SearchAttributePair(contracts.JOB, start.job_id),
             SearchAttributePair(contracts.RUNNER, start.runner_name),
         ),
@@ -71,7 +71,7 @@ async def wake_loop(
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         start_signal=contracts.WAKE,
         start_signal_args=[wake],
-        search_attributes=contracts.attributes(contracts.KIND_LOOP, "running"),
+        search_attributes=contracts.attributes(contracts.KIND_LOOP),
         static_summary=_summary(f"scheduler of {partition}"),
         rpc_timeout=RPC_TIMEOUT,
     )
@@ -85,7 +85,7 @@ async def start_loop(client: Client, partition: str, *, task_queue: str) -> bool
             contracts.LoopState(partition=partition),
             id=contracts.loop_workflow_id(partition),
             task_queue=task_queue,
-            search_attributes=contracts.attributes(contracts.KIND_LOOP, "running"),
+            search_attributes=contracts.attributes(contracts.KIND_LOOP),
             static_summary=_summary(f"scheduler of {partition}"),
             rpc_timeout=RPC_TIMEOUT,
         )
@@ -102,7 +102,7 @@ async def start_upkeep(client: Client, partition: str, *, period_ms: int, task_q
             contracts.UpkeepState(partition=partition, period_ms=period_ms),
             id=contracts.upkeep_workflow_id(partition),
             task_queue=task_queue,
-            search_attributes=contracts.attributes(contracts.KIND_UPKEEP, "running"),
+            search_attributes=contracts.attributes(contracts.KIND_UPKEEP),
             static_summary=_summary(f"upkeep of {partition}"),
             rpc_timeout=RPC_TIMEOUT,
         )

@@ -6,6 +6,7 @@ devices, sparse files, bombs and damaged bytes are refused. No link is ever foll
 reading nor when writing: directories are entered part by part below an open root. POSIX only.
 """
 
+import errno
 import gzip
 import hashlib
 import os
@@ -211,7 +212,7 @@ class _Packing:
     def _add_file(self, parent: int, name: str, path: str) -> None:
         # NONBLOCK: a pipe put in the file's place must not make us wait.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        with os.fdopen(os.open(name, flags, dir_fd=parent), "rb") as file:
+        with os.fdopen(_open(name, flags, parent), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 self.skipped.append(path)
@@ -237,6 +238,15 @@ class _Packing:
         _check_count(self.files)
         if self._bytes > self._limit:
             raise _too_large(self._limit)
+
+
+def _open(name: str, flags: int, parent: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=parent)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise UnsafePath("a link took the file's place", field="path", value=name) from error
 
 
 class _Whole:

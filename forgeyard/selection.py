@@ -1,7 +1,6 @@
 """Which files of a directory go into an archive: a checkout's own, or what a glob names.
 
-Decides by names only and never follows a link. Refuses nothing: what may be packed is the
-archive's business.
+Decides by names only and never follows a link. What may be packed is the archive's business.
 """
 
 import os
@@ -11,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+from forgeyard.errors import InvalidRequest
 
 NEVER = frozenset({".git", ".forgeyard"})
 """Directories that are never part of a source: version control, and our own data with its token."""
@@ -214,10 +215,18 @@ def _walked_whole(root: Path, directory: str) -> Iterator[str]:
 
 
 def _entries(root: Path, directory: str) -> list[tuple[str, os.DirEntry[str]]]:
-    """List a directory; one that vanished or may not be read has no entries."""
+    """List a directory; one that vanished has no entries.
+
+    Raises:
+        InvalidRequest: it may not be read, so nobody can tell what would be missing.
+    """
     try:
         with os.scandir(root / directory) as entries:
             prefix = f"{directory}/" if directory else ""
             return [(prefix + entry.name, entry) for entry in entries]
     except (FileNotFoundError, NotADirectoryError):
         return []
+    except PermissionError as error:
+        raise InvalidRequest(
+            f"{directory or root} cannot be read", field="path", value=directory or root
+        ) from error

@@ -120,7 +120,7 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
 
 @pytest.fixture
 def postgresql_url(_shared_postgresql_url: str) -> str:
-    """Give a migrated PostgreSQL database without rows: emptying is 50 times faster than copying."""
+    """Give a migrated PostgreSQL database without rows; emptying is faster than copying."""
     _administer(sa.make_url(_shared_postgresql_url), *_EMPTY)
     return _shared_postgresql_url
 

@@ -39,8 +39,6 @@ from tests.builders import PARTITION, RNG, a_registration, submit_run
 T = TypeVar("T")
 POLICY = SchedulingPolicy()
 HOUR = 3_600_000
-_COMPILED: dict[Any, Any] = {}
-"""Statements compiled so far: every test has a new engine, and compiling costs more than running."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +63,7 @@ class Desk:
     """One database with the calls that tests make again and again, each in its own transaction."""
 
     def __init__(self, engine: sa.Engine, policy: SchedulingPolicy = POLICY) -> None:
-        self.engine = engine.execution_options(compiled_cache=_COMPILED)
+        self.engine = engine
         self.policy = policy
 
     def change(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -145,9 +143,7 @@ class Desk:
         return answer.verdict
 
     def progress(self, lease: Lease, phase: Phase, **changed: Any) -> object:
-        message = Progress(
-            session_id=SessionId(lease.session_id), epoch=lease.epoch, phase=phase
-        )
+        message = Progress(session_id=SessionId(lease.session_id), epoch=lease.epoch, phase=phase)
         message = replace(message, **changed)
         return self.change(leases.progress, lease.lease_id, message, policy=self.policy.lease)
 

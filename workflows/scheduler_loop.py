@@ -2,6 +2,9 @@
 
 A wake starts a cycle at once. Without one the loop looks from time to time whether a job waits,
 sooner while jobs wait that nothing could take, ever more rarely the longer that lasts.
+
+Its attributes and its card survive continuing as new; its static summary does not, for the server
+forgets it then, so the workflow's id has to tell what it is.
 """
 
 from dataclasses import replace
@@ -45,6 +48,7 @@ class SchedulerLoop:
     @workflow.run
     async def run(self, state: contracts.LoopState) -> None:
         """Wait, run a cycle, and continue as new before the history grows long."""
+        self._show()
         while not self._is_full():
             self._rounds += 1
             woken = await self._is_woken()
@@ -121,7 +125,7 @@ class SchedulerLoop:
                     id=contracts.cycle_workflow_id(self._state.partition, self._state.cycle),
                     result_type=contracts.CycleSummary,
                     execution_timeout=CYCLE_TIMEOUT,
-                    search_attributes=contracts.attributes(contracts.KIND_CYCLE, "running"),
+                    search_attributes=contracts.attributes(contracts.KIND_CYCLE),
                     static_summary=f"scheduling cycle of {self._state.partition}",
                 )
             except WorkflowAlreadyStartedError:

@@ -103,7 +103,10 @@ def memory() -> Amount:
 
 def disk(work_dir: Path) -> Amount:
     """Measure the file system of the work directory: its size, and what is free for us."""
-    usage = shutil.disk_usage(work_dir)
+    try:
+        usage = shutil.disk_usage(work_dir)
+    except OSError:
+        return Amount(total=0, left=0)
     return Amount(total=usage.used + usage.free, left=usage.free)
 
 

@@ -151,7 +151,8 @@ class HeldLease:
     async def nap(self, seconds: float) -> None:
         """Sleep, but wake when somebody asks the work to end."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._asked.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._asked.wait()
 
     async def pause_for(self, task: "asyncio.Future[T]", *, until: float = FOREVER) -> None:
         """Wait for `task`, for a new request to stop, or until it is time to look at the clock."""

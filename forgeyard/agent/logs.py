@@ -133,7 +133,8 @@ class LogStream:
         while not self._is_ripe() and (left := until - loop.time()) > 0:
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._news.wait()
             except TimeoutError:
                 return
 

@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from forgeyard.model.protocol import Register, Registered
 
 T = TypeVar("T")
 LONGEST_BACK_OFF_S = 15.0
+SPARE_THREADS = 8
 
 _log = structlog.get_logger(__name__)
 
@@ -75,6 +77,8 @@ def serve(settings: AgentSettings) -> int:
 
 async def _serve(settings: AgentSettings) -> int:
     agent, loop = Agent(settings), asyncio.get_running_loop()
+    # Every job may keep a thread busy packing; killing and heartbeats must not wait for that.
+    loop.set_default_executor(ThreadPoolExecutor(SPARE_THREADS + 2 * settings.config.jobs))
     loop.add_signal_handler(signal.SIGTERM, agent.drain)
     loop.add_signal_handler(signal.SIGINT, agent.halt)
     return await agent.run()
@@ -144,6 +148,7 @@ class Agent:
 
     def _prepare(self) -> Path:
         """Check what can be checked before anything is promised to a server."""
+        probe.headroom(self._config)
         if self._config.secrets_file:
             secrets.load(Path(self._config.secrets_file))
         name = self._config.name or socket.gethostname()
@@ -197,7 +202,8 @@ class Agent:
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wishes.drain.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._wishes.drain.wait()
 
 
 def clear_leftovers(journal: Journal, work_dir: Path) -> None:

@@ -29,7 +29,6 @@ TOOLS: dict[str, tuple[str, ...]] = {
     "make": ("make", "--version"),
     "cmake": ("cmake", "--version"),
     "node": ("node", "--version"),
-    "npm": ("npm", "--version"),
     "go": ("go", "version"),
     "rust": ("rustc", "--version"),
     "cargo": ("cargo", "--version"),
@@ -131,7 +130,8 @@ async def _ask(name: str, path: str) -> Toolchain | None:
         start_new_session=True,
     )
     try:
-        answer, _ = await asyncio.wait_for(process.communicate(), TOOL_TIMEOUT_S)
+        async with asyncio.timeout(TOOL_TIMEOUT_S):
+            answer, _ = await process.communicate()
     except TimeoutError:
         send(process.pid, signal.SIGKILL)
         await process.communicate()

@@ -18,7 +18,7 @@ from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.offers import Refusal, Situation, available_shells, refusal
 from forgeyard.agent.work import Shop, Work
-from forgeyard.errors import Conflict, ForgeyardError, NotFound, StaleRejected
+from forgeyard.errors import Conflict, ForgeyardError, NotFound, StaleRejected, Unavailable
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import (
     MAX_LEASES,
@@ -114,7 +114,11 @@ class Session:
         for lease_id in answer.cancel:
             self._stop(lease_id, StopReason.CANCELLED)
         for offer in answer.offers:
-            await self._consider(offer)
+            try:
+                await self._consider(offer)
+            except Unavailable as error:
+                # The journal cannot be written: without it nothing may be started.
+                self._log.error("offer left alone", lease=offer.lease_id, error=error.message)
 
     async def _consider(self, offer: Offer) -> None:
         """Take an offer or turn it down; one that was seen before changes nothing."""
@@ -188,8 +192,10 @@ class Session:
             self._told_to_drain = answer.drain
             for lease_id in answer.abandon:
                 self._stop(lease_id, StopReason.LOST)
+            # Not wait_for: on Python 3.11 it may swallow a cancellation.
             with suppress(TimeoutError):
-                await asyncio.wait_for(_never() if said_draining else drain.wait(), every)
+                async with asyncio.timeout(every):
+                    await (_never() if said_draining else drain.wait())
 
     async def _say_that_we_live(self) -> HeartbeatAnswer:
         load = await asyncio.to_thread(

@@ -14,7 +14,7 @@ from forgeyard.agent.process import Exit
 from forgeyard.model.protocol import Usage
 from forgeyard.model.units import Millis
 
-LOOK_EVERY_S = 0.25
+LOOK_EVERY_S = 0.5
 
 
 @dataclass(slots=True)

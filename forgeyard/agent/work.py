@@ -89,7 +89,7 @@ class Work:
             self._log.warning("lease lost; its processes are killed", reason=stop.reason.value)
         except Exception:
             # Other attempts go on; the server learns of this one from its silence.
-            self._log.exception("attempt broke off")
+            self._log.exception("work on a lease broke off")
         finally:
             self.is_active = False
             self.is_over = True
@@ -104,13 +104,23 @@ class Work:
         attempt = Attempt(self._bench(logs, values), self._reports, self._transfers)
         sending = asyncio.ensure_future(self.held.hold(logs.run()))
         try:
-            end = granted if isinstance(granted, Ending) else await attempt.carry_out()
+            end = granted if isinstance(granted, Ending) else await self._try(attempt)
             if end.message:
                 await logs.note(end.message)
         finally:
             await logs.close()
             await asyncio.gather(sending, return_exceptions=True)
         await self._report(end, attempt, wall=self._shop.clock() - begun, masker=masker)
+
+    async def _try(self, attempt: Attempt) -> Ending:
+        """Carry out the attempt; a bug of ours, or a broken disk, ends it as a failure of ours."""
+        try:
+            return await attempt.carry_out()
+        except Interrupted:
+            raise
+        except Exception as error:
+            self._log.exception("attempt broke off")
+            return ending.failed(FailureClass.INTERNAL, f"the agent failed: {error}")
 
     async def _read_secrets(self) -> Mapping[str, str] | Ending:
         """Read the secrets of this job anew, for the operator may have changed them."""
@@ -151,6 +161,7 @@ class Work:
 
     async def _report(self, end: Ending, attempt: Attempt, *, wall: float, masker: Masker) -> None:
         """Say how it ended; a success that the server finds incomplete is a failed upload."""
+        self.is_over = True
         usage, steps = self._meter.total(wall=wall), tuple(attempt.steps)
         said = Ending(
             outcome=end.outcome,
@@ -165,9 +176,15 @@ class Work:
         self._log.info("attempt reported", outcome=said.outcome.value, verdict=verdict.value)
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind: processes first, then files, then the memory of both."""
-        mark = f"{MARK}={self.held.lease_id}"
+        """Leave nothing behind; what cannot be removed now, the next start of the agent will."""
         await self._transfers.settle()
-        await asyncio.to_thread(kill_marked, mark)
-        await asyncio.to_thread(self._folders.remove)
-        await asyncio.to_thread(self._shop.journal.ended, self.held.lease_id, now=self._shop.now())
+        try:
+            await asyncio.to_thread(self._remove)
+        except Exception:
+            self._log.exception("not everything was cleaned up")
+
+    def _remove(self) -> None:
+        """Remove processes first, then files, then the memory of both; blocking."""
+        kill_marked(f"{MARK}={self.held.lease_id}")
+        self._folders.remove()
+        self._shop.journal.ended(self.held.lease_id, now=self._shop.now())

@@ -6,7 +6,7 @@ needs; `create_app` adds what they work with and what stands before them.
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
@@ -20,6 +20,16 @@ from forgeyard.api.transfers import Uploads
 from forgeyard.model.ids import new_id
 
 STREAMS: Final = (re.compile(r"/v1/blobs/[^/]+"),)
+
+
+class Application(FastAPI):
+    """An application whose OpenAPI document describes problems."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Render the document; what it says of errors refers to `Problem`."""
+        described = super().openapi()
+        described["components"]["schemas"]["Problem"] = problems.problem_schema()
+        return described
 
 
 def assemble() -> FastAPI:
@@ -45,7 +55,7 @@ def routes_only(
     open_routers: Sequence[APIRouter],
 ) -> FastAPI:
     """Make an application of routes that demand the token, and a few that do not."""
-    app = FastAPI(
+    app = Application(
         title=title,
         description=description,
         version="1",

@@ -14,7 +14,7 @@ from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.names import run_id_of
 from forgeyard.api.runs import Limit, RunPath
 from forgeyard.errors import NotFound
-from forgeyard.store import logs, views
+from forgeyard.store import logs, tables
 from forgeyard.store.engine import read
 
 router = APIRouter(prefix="/v1/runs/{run_id}/logs", tags=["runs"])
@@ -79,12 +79,17 @@ def _find(deps: ApiDependencies, run_id: str, job: str | None) -> str:
     with read(deps.engine) as connection:
         whole = run_id_of(connection, run_id)
         if job is not None:
-            names = [found.name for found in views.run(connection, whole).jobs]
-            if job not in names:
-                raise NotFound(
-                    "the run has no such job", field="job", value=job, allowed=", ".join(names)
-                )
+            _check_job(connection, whole, job)
     return whole
+
+
+def _check_job(connection: sa.Connection, run_id: str, job: str) -> None:
+    """Tell a job that has printed nothing yet from one that does not exist."""
+    jobs = tables.jobs
+    query = sa.select(jobs.c.name).where(jobs.c.run_id == run_id).order_by(jobs.c.position)
+    names = list(connection.execute(query).scalars())
+    if job not in names:
+        raise NotFound("the run has no such job", field="job", value=job, allowed=", ".join(names))
 
 
 def _read(deps: ApiDependencies, question: _Question) -> Chunks:

@@ -13,7 +13,6 @@ from typing import Final
 from fastapi import FastAPI
 
 from forgeyard.api import agent_app, app
-from forgeyard.api.problems import problem_schema
 
 PUBLIC: Final = "openapi.json"
 AGENT: Final = "agent-openapi.json"
@@ -22,8 +21,6 @@ AGENT: Final = "agent-openapi.json"
 def document(application: FastAPI) -> str:
     """Render an application's routes as OpenAPI, in a form that diffs well."""
     described = application.openapi()
-    schemas = described.setdefault("components", {}).setdefault("schemas", {})
-    schemas["Problem"] = problem_schema()
     return f"{json.dumps(described, indent=2, sort_keys=True, ensure_ascii=False)}\n"
 
 

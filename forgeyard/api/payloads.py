@@ -9,8 +9,8 @@ from fastapi.concurrency import run_in_threadpool
 from forgeyard.api.blobs import BODY, DigestPath
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.leases import LeasePath
-from forgeyard.api.transfers import download
-from forgeyard.errors import Forbidden, TooLarge
+from forgeyard.api.transfers import download, read_away
+from forgeyard.errors import Forbidden, ForgeyardError, TooLarge
 from forgeyard.model.ids import SessionId
 from forgeyard.model.protocol import MAX_LOG_CHUNK, Holder
 from forgeyard.store import artifacts, changes, logs, tables
@@ -77,7 +77,11 @@ async def put_output(
     deps: Deps,
 ) -> None:
     """Store the archive of a declared output; the same digest again is harmless."""
-    await run_in_threadpool(_check_output, deps, lease_id, holder, name)
+    try:
+        await run_in_threadpool(_check_output, deps, lease_id, holder, name)
+    except ForgeyardError:
+        await read_away(request)
+        raise
     size = await request.app.state.uploads.receive(
         request, deps, digest=digest, limit=deps.config.limits.output
     )

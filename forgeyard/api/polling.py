@@ -9,13 +9,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from forgeyard import clock
 from forgeyard.errors import StaleRejected
 from forgeyard.model.protocol import Assignments
 
 REPEAT_S: Final = 2.0
+LOOK_S: Final = 2.0
 PAUSE_AFTER_ERROR_S: Final = 1.0
 REMEMBERED_SESSIONS: Final = 10_000
 
@@ -46,6 +47,9 @@ class _Poll:
     def __init__(self) -> None:
         self.answer: asyncio.Future[Assignments] = asyncio.get_running_loop().create_future()
         self.latest = Assignments()
+        self.is_seen = False
+        self.is_hasty = False
+        """Its time was up before the reader came by: the first look answers it."""
 
     def settle(self, found: Assignments) -> None:
         """Answer, unless the request has gone."""
@@ -73,7 +77,7 @@ class AssignmentReader:
         self._closed = False
 
     async def wait(self, session_id: str, *, seconds: float) -> Assignments:
-        """Wait for news, at most so long; then tell what there is, news or not.
+        """Wait for news, at most so long but for one look; then tell what there is, news or not.
 
         A session's newer poll ends its older one, which nobody reads any more.
 
@@ -89,21 +93,25 @@ class AssignmentReader:
         self._polls[session_id] = poll
         self._wanted.set()
         try:
-            return await asyncio.wait_for(poll.answer, seconds)
-        except TimeoutError:
-            return poll.latest
+            await asyncio.wait((poll.answer,), timeout=seconds)
+            if not poll.is_seen:
+                poll.is_hasty = True
+                await asyncio.wait((poll.answer,), timeout=LOOK_S)
+            poll.settle(poll.latest)
+            return poll.answer.result()
         finally:
+            poll.answer.cancel()
             if self._polls.get(session_id) is poll:
                 del self._polls[session_id]
 
     async def run(self, stop: asyncio.Event) -> None:
         """Read for the waiting sessions until told to stop, then let them all go."""
-        stopping = asyncio.ensure_future(stop.wait())
+        stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
                 if not self._polls:
                     self._wanted.clear()
-                    await _first(stopping, asyncio.ensure_future(self._wanted.wait()), None)
+                    await _first(stopping, asyncio.create_task(self._wanted.wait()), None)
                     continue
                 pause = await self._round_surviving_errors()
                 await _first(stopping, None, pause)
@@ -138,9 +146,9 @@ class AssignmentReader:
                 self._consider(session_id, poll, found, now=now)
 
     def _consider(self, session_id: str, poll: _Poll, found: Assignments, *, now: float) -> None:
-        poll.latest = found
+        poll.latest, poll.is_seen = found, True
         told = self._told.get(session_id, _Told())
-        if poll.answer.done() or not told.lacks(found, now=now):
+        if poll.answer.done() or not (poll.is_hasty or told.lacks(found, now=now)):
             return
         poll.settle(found)
         self._told.pop(session_id, None)  # so that insertion order is order of use
@@ -155,7 +163,9 @@ class AssignmentReader:
 
 
 async def _first(
-    stopping: asyncio.Future[bool], other: asyncio.Future[bool] | None, seconds: float | None
+    stopping: asyncio.Task[Literal[True]],
+    other: asyncio.Task[Literal[True]] | None,
+    seconds: float | None,
 ) -> None:
     """Sleep until we stop, until the other thing happens, or for so long."""
     waiting = [stopping] if other is None else [stopping, other]

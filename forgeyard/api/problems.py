@@ -6,10 +6,10 @@ request's id and answered without its text.
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
-from typing import Final
+from typing import Final, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -146,10 +146,8 @@ async def _on_ours(request: Request, error: Exception) -> Response:
 
 async def _on_invalid(request: Request, error: Exception) -> Response:
     """Name the first field that does not have the promised shape."""
-    faults = error.errors() if isinstance(error, RequestValidationError) else ()
-    first: Mapping[str, object] = next(iter(faults), {})
-    loc = first.get("loc")
-    parts = [str(part) for part in loc] if isinstance(loc, tuple | list) else []
+    first = _first_fault(error)
+    parts = [str(part) for part in cast("Sequence[object]", first.get("loc") or ())]
     field = ".".join(parts[1:] if parts[:1] == ["body"] else parts)
     message = str(first.get("msg", "the request does not have the promised shape"))
     return _answer(
@@ -164,6 +162,13 @@ async def _on_invalid(request: Request, error: Exception) -> Response:
         ),
         {},
     )
+
+
+def _first_fault(error: Exception) -> Mapping[str, object]:
+    faults: Sequence[Mapping[str, object]] = (
+        error.errors() if isinstance(error, RequestValidationError) else ()
+    )
+    return faults[0] if faults else dict[str, object]()
 
 
 def _scalar(value: object) -> str | None:

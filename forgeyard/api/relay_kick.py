@@ -44,10 +44,10 @@ class RelayKick:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Relay after every kick, and again after a failure, until told to stop."""
-        stopping = asyncio.ensure_future(stop.wait())
+        stopping = asyncio.create_task(stop.wait())
         try:
             while not stop.is_set():
-                kicked = asyncio.ensure_future(self._kicked.wait())
+                kicked = asyncio.create_task(self._kicked.wait())
                 await asyncio.wait((stopping, kicked), return_when=asyncio.FIRST_COMPLETED)
                 kicked.cancel()
                 if not stop.is_set():
@@ -72,4 +72,5 @@ class RelayKick:
             self.failures = 0
 
     def _pause_s(self) -> float:
-        return min(self._first_pause_s * 2 ** min(self.failures - 1, 10), self._longest_pause_s)
+        doublings = min(self.failures - 1, 10)
+        return min(self._first_pause_s * (1 << doublings), self._longest_pause_s)

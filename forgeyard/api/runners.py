@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from forgeyard.api.dependencies import Deps
-from forgeyard.api.runs import CHANNEL, Reason
+from forgeyard.api.runs import CHANNEL, UNSAID, Reason
 from forgeyard.store import overview, runners
 from forgeyard.store.engine import read
 
@@ -22,7 +22,7 @@ def list_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
 
 
 @router.post("/{name}:drain", status_code=204)
-def drain_runner(name: RunnerPath, message: Reason, deps: Deps) -> None:
+def drain_runner(name: RunnerPath, deps: Deps, message: Reason = UNSAID) -> None:
     """Let a runner finish what it has and take nothing more."""
     with deps.change() as connection:
         runners.drain(
@@ -35,7 +35,7 @@ def drain_runner(name: RunnerPath, message: Reason, deps: Deps) -> None:
 
 
 @router.post("/{name}:undrain", status_code=204)
-def undrain_runner(name: RunnerPath, message: Reason, deps: Deps) -> None:
+def undrain_runner(name: RunnerPath, deps: Deps, message: Reason = UNSAID) -> None:
     """Let a runner take work again."""
     with deps.change() as connection:
         runners.undrain(

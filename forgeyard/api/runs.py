@@ -75,6 +75,9 @@ class Reason(Body):
     actor: Who = "api"
 
 
+UNSAID = Reason()
+
+
 @router.post("", status_code=HTTPStatus.CREATED)
 def submit_run(
     message: Submit, response: Response, deps: Deps, idempotency_key: IdempotencyKey = None
@@ -83,7 +86,7 @@ def submit_run(
     spec = _compile(message, deps)
     submission = runs.Submission(
         spec=spec,
-        document=_canonical(message.document),
+        document=json.dumps(message.document),
         source_digest=message.source_digest,
         submitted_by=message.submitted_by,
         partition=deps.config.partition,
@@ -98,7 +101,6 @@ def submit_run(
     return _view(deps, submitted.run_id)
 
 
-# Declared before the routes with an id, which would take `runs:check` for nothing, and reads so.
 @router.post(":check")
 def check_run(message: Submit, deps: Deps) -> Checked:
     """Say whether a run file would be accepted; nothing is stored."""
@@ -133,7 +135,7 @@ def run_history(run_id: RunPath, deps: Deps) -> tuple[views.HistoryLine, ...]:
 
 
 @router.post("/{run_id}:cancel")
-def cancel_run(run_id: RunPath, message: Reason, deps: Deps) -> RunShown:
+def cancel_run(run_id: RunPath, deps: Deps, message: Reason = UNSAID) -> RunShown:
     """Stop a run; asking again while it stops is harmless."""
     with deps.change() as connection:
         whole = run_id_of(connection, run_id)
@@ -150,14 +152,14 @@ def cancel_run(run_id: RunPath, message: Reason, deps: Deps) -> RunShown:
 
 @router.post("/{run_id}:rerun-failed", status_code=HTTPStatus.CREATED)
 def rerun_failed(
-    run_id: RunPath, response: Response, deps: Deps, message: Reason | None = None
+    run_id: RunPath, response: Response, deps: Deps, message: Reason = UNSAID
 ) -> RunShown:
     """Start a new run of what did not succeed; successes are taken over."""
     with deps.change() as connection:
         submitted = runs.rerun_failed(
             connection,
             run_id_of(connection, run_id),
-            actor=(message or Reason()).actor,
+            actor=message.actor,
             rng=deps.rng,
         )
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
@@ -165,7 +167,7 @@ def rerun_failed(
 
 
 @router.post("/{run_id}/jobs/{name}:cancel")
-def cancel_job(run_id: RunPath, name: NamePath, message: Reason, deps: Deps) -> RunShown:
+def cancel_job(run_id: RunPath, name: NamePath, deps: Deps, message: Reason = UNSAID) -> RunShown:
     """Stop one job of a run; the jobs that need it are judged as after any other end."""
     with deps.change() as connection:
         whole = run_id_of(connection, run_id)

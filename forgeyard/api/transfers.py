@@ -5,6 +5,7 @@ other; it pulls each piece from the event loop when the last one is on disk.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import BinaryIO, Final
 
@@ -14,12 +15,14 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from forgeyard.api.dependencies import ApiDependencies
-from forgeyard.errors import InvalidRequest, TooLarge
+from forgeyard.errors import ForgeyardError, InvalidRequest, TooLarge
 from forgeyard.store import blobs
 from forgeyard.store.engine import write
 
 UPLOADS_AT_ONCE: Final = 16
 IDLE_S: Final = 60.0
+READ_AWAY: Final = 8 * 2**20
+READ_AWAY_S: Final = 2.0
 PIECE: Final = 256 * 1024
 
 
@@ -39,6 +42,14 @@ class Uploads:
             WrongDigest: it does not hash to `digest`.
             InvalidRequest: it broke off, or stood still for too long.
         """
+        try:
+            self._check_declared(request, limit)
+            return await self._store(request, deps, digest=digest, limit=limit)
+        except ForgeyardError:
+            await read_away(request)
+            raise
+
+    def _check_declared(self, request: Request, limit: int) -> None:
         declared = request.headers.get("content-length", "")
         if declared.isdigit() and int(declared[:20]) > limit:
             raise TooLarge(
@@ -47,10 +58,25 @@ class Uploads:
                 value=declared,
                 allowed=f"at most {limit} bytes",
             )
+
+    async def _store(
+        self, request: Request, deps: ApiDependencies, *, digest: str, limit: int
+    ) -> int:
         pieces = _pieces(request.stream())
         return await to_thread.run_sync(
             lambda: _keep(deps, pieces, digest=digest, limit=limit), limiter=self._limiter
         )
+
+
+async def read_away(request: Request) -> None:
+    """Read on for a bounded while, so that the sender of a refused upload gets to read why."""
+    left = READ_AWAY
+    with contextlib.suppress(ClientDisconnect, RuntimeError, TimeoutError):
+        async with asyncio.timeout(READ_AWAY_S):
+            async for piece in request.stream():
+                left -= len(piece)
+                if left <= 0:
+                    return
 
 
 def _keep(deps: ApiDependencies, pieces: Iterator[bytes], *, digest: str, limit: int) -> int:

@@ -9,7 +9,7 @@ from forgeyard.errors import Unavailable
 
 Answer = TypeVar("Answer")
 PATIENCE_S: Final = 60.0
-PAUSE_S: Final = 1.0
+PAUSE_S: Final = 0.5
 
 
 class Patience:

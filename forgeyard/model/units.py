@@ -41,7 +41,12 @@ class Resources:
 
     def fits_in(self, other: "Resources") -> bool:
         """Tell whether every dimension of this amount is available in `other`."""
-        return not self.shortfalls(other)
+        return (
+            self.cpu <= other.cpu
+            and self.memory <= other.memory
+            and self.disk <= other.disk
+            and self.slots <= other.slots
+        )
 
     def shortfalls(self, other: "Resources") -> tuple[str, ...]:
         """Name the dimensions in which `other` has too little."""
@@ -167,20 +172,6 @@ def cpu_text(amount: int) -> str:
     """Print an amount of CPU in cores, exactly."""
     cores = _trimmed(max(amount, 0), 3)
     return f"{cores} core" if cores == "1" else f"{cores} cores"
-
-
-def duration_text(amount: int) -> str:
-    """Print a duration in its two largest units, such as `2 h 5 min`, rounded down."""
-    seconds = max(amount, 0) // 1000
-    parts = [
-        (seconds // 86_400, "d"),
-        (seconds // 3_600 % 24, "h"),
-        (seconds // 60 % 60, "min"),
-        (seconds % 60, "s"),
-    ]
-    first = next((at for at, (count, _) in enumerate(parts) if count), len(parts) - 1)
-    shown = [f"{count} {unit}" for count, unit in parts[first : first + 2] if count]
-    return " ".join(shown) or "0 s"
 
 
 def _trimmed(scaled: int, places: int) -> str:

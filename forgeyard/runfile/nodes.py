@@ -270,7 +270,7 @@ def _resolve(event: _Event) -> Scalar:
     """Tell what a scalar written bare means in the core schema; quoted ones are text."""
     text = event.value
     if not event.bare:
-        return text
+        return _paired(text)
     if _NULL.match(text):
         return None
     if _BOOLEAN.match(text):
@@ -278,3 +278,13 @@ def _resolve(event: _Event) -> Scalar:
     if _INTEGER.match(text):
         return int(text)
     return float(text) if _FLOAT.match(text) else text
+
+
+def _paired(text: str) -> str:
+    """Join the surrogate pairs that JSON escapes large characters as; a lone one stays wrong."""
+    if not any("\ud800" <= one <= "\udfff" for one in text):
+        return text
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError:
+        return text

@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.eligibility import BUSY, Rejection, RejectionCode, rejections
+from forgeyard.scheduler.eligibility import (
+    Rejection,
+    RejectionCode,
+    absences,
+    can_ever_run,
+    rejections,
+)
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 
 NEAR_MISSES = 3
@@ -99,7 +105,7 @@ class Diagnosis:
     permanent: bool
     """No registered runner can ever run it as it is; waiting will not help (DIA-006)."""
     rejections: tuple[Tally, ...] = ()
-    """Lasting reasons, most frequent first."""
+    """How many runners each reason rules out; only where it is permanent."""
     near_misses: tuple[NearMiss, ...] = ()
 
     def about(self, job_id: str) -> "Diagnosis":
@@ -141,9 +147,8 @@ def diagnose(
             sentence="No runner is registered; start one with `forgeyard agent`.",
             permanent=True,
         )
-    pairs = pairings(job, runners, free)
-    able = [pair for pair in pairs if not pair.lasting]
-    return _not_now(job, able, pairs) if able else _never(job, pairs)
+    able = [runner for runner in runners if can_ever_run(job, runner)]
+    return _not_now(job, able, len(runners)) if able else _never(job, pairings(job, runners, free))
 
 
 def _never(job: SchedulingJob, pairs: Sequence[Pairing]) -> Diagnosis:
@@ -162,7 +167,7 @@ def _never(job: SchedulingJob, pairs: Sequence[Pairing]) -> Diagnosis:
         code=_CODES[best.lasting[0].code],
         sentence=f"{beginning}: it needs {needs}, but {who} has {has}.",
         permanent=True,
-        rejections=_tallies(pairs),
+        rejections=tallies(pairs),
         near_misses=_near_misses(nearest),
     )
 
@@ -201,28 +206,28 @@ def _near_misses(nearest: Sequence[Pairing]) -> tuple[NearMiss, ...]:
     return tuple(ways.values())[:NEAR_MISSES]
 
 
-def _tallies(pairs: Sequence[Pairing]) -> tuple[Tally, ...]:
-    """Count the runners that each lasting reason rules out, each runner once per reason."""
+def tallies(pairs: Sequence[Pairing]) -> tuple[Tally, ...]:
+    """Count the runners that each reason rules out, the most frequent reason first."""
     counts = Counter(
-        code for pair in pairs for code in {rejection.code for rejection in pair.lasting}
+        code for pair in pairs for code in {rejection.code for rejection in pair.rejections}
     )
     ordered = sorted(counts.items(), key=lambda item: (-item[1], _STAGES[item[0]]))
     return tuple(Tally(code=code, runners=runners) for code, runners in ordered)
 
 
-def _not_now(job: SchedulingJob, able: Sequence[Pairing], pairs: Sequence[Pairing]) -> Diagnosis:
+def _not_now(job: SchedulingJob, able: Sequence[SchedulingRunner], registered: int) -> Diagnosis:
     """Say what the runners that could do it are doing instead."""
-    groups = Counter(_obstacle(pair) for pair in able)
+    groups = Counter(_obstacle(job, runner) for runner in able)
     told = [
         f"{groups[obstacle]} {many if groups[obstacle] > 1 else one}"
         for obstacle, (one, many) in _DOING.items()
         if obstacle in groups
     ]
     if len(able) == 1:
-        who = f"only {able[0].runner.name} can run this job"
-        does = f"it {_DOING[_obstacle(able[0])][0]}"
+        who = f"only {able[0].name} can run this job"
+        does = f"it {_DOING[_obstacle(job, able[0])][0]}"
     else:
-        who = f"{len(able)} of {len(pairs)} registered runners can run this job"
+        who = f"{len(able)} of {registered} registered runners can run this job"
         does = " and ".join((", ".join(told[:-1]), told[-1])) if len(told) > 1 else told[0]
     if _FULL in groups:
         code = DiagnosticCode.NO_CAPACITY_NOW
@@ -235,11 +240,10 @@ def _not_now(job: SchedulingJob, able: Sequence[Pairing], pairs: Sequence[Pairin
         code=code,
         sentence=f"Waiting for {_AWAITED[code]}: {who}, but {does}.",
         permanent=False,
-        rejections=_tallies(pairs),
     )
 
 
-def _obstacle(pair: Pairing) -> RejectionCode:
+def _obstacle(job: SchedulingJob, runner: SchedulingRunner) -> RejectionCode:
     """Name what keeps an able runner from taking the job; being absent outweighs being full."""
-    code = pair.rejections[0].code if pair.rejections else _FULL
-    return _FULL if code in BUSY else code
+    absence = next(absences(job, runner), None)
+    return absence.code if absence else _FULL

@@ -102,7 +102,7 @@ def rejections(
     `free` is what the runner has left, where a cycle has given some of it away already.
     """
     return (
-        *_availability(job, runner),
+        *absences(job, runner),
         *_capability_reasons(job.requirements, runner.capabilities),
         *_trust_reasons(job.requirements.trust, runner.trust),
         *_label_reasons(job.requirements, runner.capabilities),
@@ -132,12 +132,17 @@ def takes_work(runner: SchedulingRunner) -> bool:
 
 def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Tell whether only passing reasons can stand against this pairing."""
-    wanted, offered = job.requirements, runner.capabilities
+    return satisfies(job.requirements, runner.capabilities, runner.trust) and job.resources.fits_in(
+        runner.allocatable
+    )
+
+
+def satisfies(wanted: Requirements, offered: Capabilities, trust: TrustClass) -> bool:
+    """Tell whether capabilities and trust meet every requirement, whatever the load."""
     return (
         wanted.platform in (None, offered.platform)
         and wanted.architecture in (None, offered.architecture)
-        and is_trusted(wanted.trust, runner.trust)
-        and job.resources.fits_in(runner.allocatable)
+        and is_trusted(wanted.trust, trust)
         and (wanted.os_version is None or _in_range(offered.os_version, wanted.os_version) is True)
         and all(offered.labels.get(name) == value for name, value in wanted.labels.items())
         and all(_has_tool(offered, tool) for tool in wanted.toolchains)
@@ -149,7 +154,8 @@ def is_trusted(wanted: TrustClass | None, offered: TrustClass) -> bool:
     return offered in GENERAL_TRUST if wanted is None else offered is wanted
 
 
-def _availability(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    """List why a runner takes no work at present, or not this job."""
     state = RunnerState.OFFLINE if runner.session_id is None else runner.state
     if state in _STATES:
         offered = f"{state}: {runner.pressure} pressure" if _is_pressed(runner, state) else state

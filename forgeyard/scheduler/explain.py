@@ -19,6 +19,7 @@ from forgeyard.scheduler.diagnose import (
     Tally,
     diagnose,
     pairings,
+    tallies,
 )
 from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.order import effective_priority, in_order
@@ -87,6 +88,7 @@ class Explanation:
     runners: tuple[RunnerVerdict, ...]
     """Ranked ones first, best first, then the others by name."""
     rejections: tuple[Tally, ...]
+    """How many runners each reason rules out, most frequent first."""
     near_misses: tuple[NearMiss, ...]
     policy_digest: str
     snapshot_digest: str
@@ -100,7 +102,8 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     ahead = queue[: queue.index(job)]
     board = Board(snapshot.runners, policy)
     is_full = _replay(ahead, board, policy.batch)
-    verdicts = _verdicts(job, snapshot, board, policy)
+    pairs = pairings(job, snapshot.runners, board.free)
+    verdicts = _verdicts(job, pairs, board, policy)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
     diagnosis = None if eligible else diagnose(job, snapshot.runners, board.free)
     return Explanation(
@@ -117,7 +120,7 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
         winner=eligible[0].name if eligible and not is_full else None,
         eligible_runners=len(eligible),
         runners=verdicts,
-        rejections=diagnosis.rejections if diagnosis else (),
+        rejections=tallies(pairs),
         near_misses=diagnosis.near_misses if diagnosis else (),
         policy_digest=policy.digest(),
         snapshot_digest=snapshot.digest(),
@@ -157,13 +160,12 @@ def _sentence(
 
 
 def _verdicts(
-    job: SchedulingJob, snapshot: Snapshot, board: Board, policy: SchedulingPolicy
+    job: SchedulingJob, pairs: Sequence[Pairing], board: Board, policy: SchedulingPolicy
 ) -> tuple[RunnerVerdict, ...]:
-    ranking = board.ranking(job, len(snapshot.runners))
+    ranking = board.ranking(job, len(pairs))
     ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
     verdicts = (
-        _verdict(job, pair, ranks.get(pair.runner.runner_id), board, policy)
-        for pair in pairings(job, snapshot.runners, board.free)
+        _verdict(job, pair, ranks.get(pair.runner.runner_id), board, policy) for pair in pairs
     )
     return tuple(
         sorted(verdicts, key=lambda it: (it.rank is None, it.rank or 0, it.name, it.runner_id))

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.diagnose import Diagnosis, diagnose
-from forgeyard.scheduler.eligibility import can_ever_run, takes_work
+from forgeyard.scheduler.eligibility import satisfies, takes_work
 from forgeyard.scheduler.order import in_order
-from forgeyard.scheduler.score import hash64, score
+from forgeyard.scheduler.score import HASHES, hash64, score
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 
 
@@ -72,7 +72,11 @@ class Board:
         self._runners = {runner.runner_id: runner for runner in runners}
         self._hashes = {runner_id: hash64(runner_id) for runner_id in self._runners}
         self._free = {runner.runner_id: runner.free for runner in self._runners.values()}
+        self._profiles: dict[object, list[SchedulingRunner]] = {}
         self._rows: dict[object, tuple[Resources, dict[str, int]]] = {}
+        for runner in self._runners.values():
+            if takes_work(runner):
+                self._profiles.setdefault(_profile_of(runner), []).append(runner)
 
     @property
     def free(self) -> Mapping[str, Resources]:
@@ -89,32 +93,31 @@ class Board:
 
     def ranking(self, job: SchedulingJob, length: int) -> list[tuple[str, int]]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        own = hash64(job.job_id)
-        hashes = self._hashes
         _, row = self._row(job)
-        ranked = heapq.nsmallest(
-            length,
-            (
-                (-total, (hashes[runner_id] - own) % 2**64, runner_id)
-                for runner_id, total in row.items()
-                if runner_id not in job.refused_by
-            ),
+        if job.refused_by:
+            row = {name: points for name, points in row.items() if name not in job.refused_by}
+        least = min(heapq.nlargest(length, row.values()), default=0)
+        own = hash64(job.job_id)
+        ranked = sorted(
+            (-points, (self._hashes[runner_id] - own) % HASHES, runner_id)
+            for runner_id, points in row.items()
+            if points >= least
         )
-        return [(runner_id, -minus) for minus, _, runner_id in ranked]
+        return [(runner_id, -minus) for minus, _, runner_id in ranked[:length]]
 
     def _row(self, job: SchedulingJob) -> tuple[Resources, dict[str, int]]:
         key = kind_of(job)
         if key not in self._rows:
-            self._rows[key] = (
-                job.resources,
-                {
-                    runner.runner_id: self._score(job.resources, runner)
-                    for runner in self._runners.values()
-                    if takes_work(runner)
-                    and job.resources.fits_in(self._free[runner.runner_id])
-                    and can_ever_run(job, runner)
-                },
-            )
+            wanted = job.resources
+            row = {
+                runner.runner_id: self._score(wanted, runner)
+                for alike in self._profiles.values()
+                if satisfies(job.requirements, alike[0].capabilities, alike[0].trust)
+                for runner in alike
+                if wanted.fits_in(self._free[runner.runner_id])
+                and wanted.fits_in(runner.allocatable)
+            }
+            self._rows[key] = (wanted, row)
         return self._rows[key]
 
     def _take(self, runner_id: str, wanted: Resources) -> None:
@@ -141,6 +144,19 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         tuple(sorted(wanted.labels.items())),
         wanted.trust,
         job.resources,
+    )
+
+
+def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
+    """Group runners that can do the same things."""
+    offered = runner.capabilities
+    return (
+        offered.platform,
+        offered.os_version,
+        offered.architecture,
+        offered.toolchains,
+        tuple(sorted(offered.labels.items())),
+        runner.trust,
     )
 
 

@@ -13,7 +13,7 @@ from forgeyard.model.units import Resources
 from forgeyard.scheduler.snapshot import SchedulingRunner
 
 BEST = 1000
-_SPACE = 2**64
+HASHES = 2**64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,23 +32,23 @@ def score(
     wanted: Resources, runner: SchedulingRunner, free: Resources, weights: ScoreWeights
 ) -> PlacementScore:
     """Judge the runner as it would be with the job on it."""
-    left, whole = free.minus(wanted), runner.allocatable
+    total, kept = runner.total, runner.headroom
     headroom = min(
-        _share(left.cpu, whole.cpu),
-        _share(left.memory, whole.memory),
-        _share(left.disk, whole.disk),
+        _share(free.cpu - wanted.cpu, total.cpu - kept.cpu),
+        _share(free.memory - wanted.memory, total.memory - kept.memory),
+        _share(free.disk - wanted.disk, total.disk - kept.disk),
     )
-    load = _share(left.slots, whole.slots)
+    load = _share(free.slots - wanted.slots, total.slots - kept.slots)
     if runner.pressure is ResourcePressure.CPU:
         load //= 2
     weight = weights.headroom + weights.load
-    total = (weights.headroom * headroom + weights.load * load) // weight if weight else 0
-    return PlacementScore(headroom=headroom, load=load, total=total)
+    weighed = weights.headroom * headroom + weights.load * load
+    return PlacementScore(headroom=headroom, load=load, total=weighed // weight if weight else 0)
 
 
 def tie_break(job_id: str, runner_id: str) -> int:
     """Order equally good runners: the smallest wins, always the same one for a job (SCO-033)."""
-    return (hash64(runner_id) - hash64(job_id)) % _SPACE
+    return (hash64(runner_id) - hash64(job_id)) % HASHES
 
 
 def hash64(name: str) -> int:
@@ -58,4 +58,6 @@ def hash64(name: str) -> int:
 
 def _share(left: int, whole: int) -> int:
     """Tell how much of a resource is left in thousandths; one that is not there limits nobody."""
-    return BEST if whole <= 0 else max(0, min(BEST, left * BEST // whole))
+    if whole <= 0 or left >= whole:
+        return BEST
+    return left * BEST // whole if left > 0 else 0

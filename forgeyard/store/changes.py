@@ -152,7 +152,9 @@ def move_all(
     )
     if result.rowcount != len(rows):
         raise Conflict(f"some {kind.name} among {len(rows)} changed meanwhile", field="version")
-    moved = [{**row, "state": after.value, "version": row["version"] + 1, **values} for row in rows]
+    moved: list[Row] = [
+        {**row, "state": after.value, "version": row["version"] + 1, **values} for row in rows
+    ]
     befores = [row["state"] for row in rows]
     lines = [
         _history(kind, row, before=before, reason=reason, now=now)

@@ -116,7 +116,7 @@ def _lock_scopes(connection: sa.Connection, planned: Sequence[Row]) -> None:
     named = {row[name] for row in planned for name in ("tenant_id", "queue_id")}
     query = (
         sa.select(_scopes.c.scope_id)
-        .where(_scopes.c.scope_id.in_(named))
+        .where(bulk.among(connection, _scopes.c.scope_id, named))
         .order_by(_scopes.c.level, _scopes.c.scope_id)
         .with_for_update()
     )
@@ -141,7 +141,7 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
     )
     query = (
         sa.select(*columns)
-        .where(_jobs.c.job_id.in_({row["job_id"] for row in planned}))
+        .where(bulk.among(connection, _jobs.c.job_id, {row["job_id"] for row in planned}))
         .order_by(_jobs.c.job_id)
         .with_for_update(skip_locked=True)
     )
@@ -154,7 +154,7 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
     columns = [column for column in _runners.c if column.name != "capabilities"]
     query = (
         sa.select(*columns)
-        .where(_runners.c.runner_id.in_(candidates))
+        .where(bulk.among(connection, _runners.c.runner_id, candidates))
         .order_by(_runners.c.runner_id)
         .with_for_update()
     )

@@ -72,9 +72,9 @@ def write(
 
 def _run_names(connection: sa.Connection, grants: Sequence[Grant]) -> dict[str, str]:
     runs = tables.runs
-    query = sa.select(runs.c.run_id, runs.c.name).where(
-        runs.c.run_id.in_({grant.job["run_id"] for grant in grants})
-    )
+    run_ids = {grant.job["run_id"] for grant in grants}
+    named = bulk.among(connection, runs.c.run_id, run_ids)
+    query = sa.select(runs.c.run_id, runs.c.name).where(named)
     return {run_id: name for run_id, name in connection.execute(query)}
 
 
@@ -85,7 +85,7 @@ def _take_jobs(connection: sa.Connection, grants: Sequence[Grant], *, now: int) 
     job_ids = [grant.job["job_id"] for grant in grants]
     connection.execute(
         sa.update(jobs)
-        .where(jobs.c.job_id.in_(job_ids))
+        .where(bulk.among(connection, jobs.c.job_id, job_ids))
         .values(
             state=JobState.LEASED.value,
             version=jobs.c.version + 1,
@@ -97,7 +97,8 @@ def _take_jobs(connection: sa.Connection, grants: Sequence[Grant], *, now: int) 
     )
     connection.execute(
         sa.delete(deadlines).where(
-            deadlines.c.kind == DeadlineKind.QUEUE.value, deadlines.c.entity_id.in_(job_ids)
+            deadlines.c.kind == DeadlineKind.QUEUE.value,
+            bulk.among(connection, deadlines.c.entity_id, job_ids),
         )
     )
 

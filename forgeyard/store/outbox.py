@@ -60,6 +60,7 @@ def claim(
 def delivered(connection: sa.Connection, event_ids: Collection[str]) -> None:
     """Record that the events arrived; they are never sent again."""
     outbox = tables.outbox
+    _lock_in_sequence(connection, event_ids)
     connection.execute(
         sa.update(outbox)
         .where(outbox.c.event_id.in_(sorted(event_ids)), outbox.c.delivered_at.is_(None))
@@ -70,11 +71,20 @@ def delivered(connection: sa.Connection, event_ids: Collection[str]) -> None:
 def failed(connection: sa.Connection, event_ids: Collection[str]) -> None:
     """Give the events back and count the try; a relay that stops in a stream names the rest too."""
     outbox = tables.outbox
+    _lock_in_sequence(connection, event_ids)
     connection.execute(
         sa.update(outbox)
         .where(outbox.c.event_id.in_(sorted(event_ids)), outbox.c.delivered_at.is_(None))
         .values(claimed_until=0, tries=outbox.c.tries + 1)
     )
+
+
+def _lock_in_sequence(connection: sa.Connection, event_ids: Collection[str]) -> None:
+    """Take a stream's head first, as a claim does: else they could wait for each other."""
+    outbox = tables.outbox
+    query = sa.select(outbox.c.event_id).where(outbox.c.event_id.in_(sorted(event_ids)))
+    in_sequence = query.order_by(outbox.c.stream, outbox.c.sequence)
+    connection.execute(in_sequence.with_for_update()).all()
 
 
 def lag_ms(connection: sa.Connection) -> int:

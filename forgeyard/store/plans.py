@@ -80,7 +80,10 @@ def _save_diagnoses(connection: sa.Connection, diagnoses: tuple[Diagnosis, ...])
     latest = {diagnosis.job_id: codec.encode(diagnosis) for diagnosis in diagnoses}
     query = (
         sa.select(jobs.c.job_id, jobs.c.diagnosis)
-        .where(jobs.c.job_id.in_(latest), jobs.c.state == JobState.ELIGIBLE.value)
+        .where(
+            bulk.among(connection, jobs.c.job_id, list(latest)),
+            jobs.c.state == JobState.ELIGIBLE.value,
+        )
         .order_by(jobs.c.job_id)
         .with_for_update(skip_locked=True)
     )

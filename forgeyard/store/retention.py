@@ -1,6 +1,6 @@
-"""What is kept only for a while: logs, artifacts, and the blobs that nothing refers to any more.
+"""What is kept only for a while: logs, artifacts, blobs that nothing refers to, and working traces.
 
-Runs, jobs, attempts and history stay. Each deletion is a transaction of its own, so that an
+Runs, jobs, attempts, history and audit stay. Each deletion is a transaction of its own, so that an
 interrupted sweep loses nothing and a long one holds nobody up. A blob that came in or was asked for
 within the last hour is spared: its run is about to be submitted, or its output recorded.
 """
@@ -23,11 +23,15 @@ _HOUR = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """How many attempts lost their log, and how many artifacts and blobs were deleted."""
+    """How many attempts lost their log, and how many artifacts and blobs were deleted.
+
+    `traces` counts delivered events, old cycles, idempotency keys and refusals.
+    """
 
     logs: int
     artifacts: int
     blobs: int
+    traces: int = 0
 
 
 def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) -> Forgotten:
@@ -46,7 +50,12 @@ def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) ->
     blobs = _forget_blobs(engine, blob_store, unused, artifacts_before)
     strays = _forget_strays(engine, blob_store)
     blob_store.tidy()
-    return Forgotten(logs=len(logs), artifacts=deleted, blobs=blobs + strays)
+    return Forgotten(
+        logs=len(logs),
+        artifacts=deleted,
+        blobs=blobs + strays,
+        traces=sum(_forget_rows(engine, key, old) for key, old in _traces(now, logs_before)),
+    )
 
 
 def _old_logs(before: int) -> sa.Select[str]:
@@ -144,3 +153,35 @@ def _batches(digests: Iterable[str]) -> Iterator[list[str]]:
     rest = iter(digests)
     while batch := list(itertools.islice(rest, _BATCH)):
         yield batch
+
+
+def _traces(
+    now: int, before: int
+) -> tuple[tuple[sa.Column[str] | sa.Column[int], sa.ColumnElement[bool]], ...]:
+    """Name what only served its moment: a table's key, and which of its rows are old."""
+    outbox, attempts, cycles = tables.outbox, tables.attempts, tables.cycles
+    keys, refusals = tables.idempotency, tables.refusals
+    # A stream that is not settled may go on, and numbers its events after those that are there.
+    settled = sa.exists().where(
+        attempts.c.attempt_id == outbox.c.stream, attempts.c.settled_at < before
+    )
+    return (
+        (outbox.c.event_id, sa.and_(outbox.c.delivered_at < before, settled)),
+        (cycles.c.cycle_id, cycles.c.created_at < before),
+        (keys.c.key, keys.c.created_at < before),
+        (refusals.c.job_id, refusals.c.until_at < now),
+    )
+
+
+def _forget_rows(
+    engine: sa.Engine, key: sa.Column[str] | sa.Column[int], old: sa.ColumnElement[bool]
+) -> int:
+    """Delete old rows a batch at a time; what else hangs on a key's other rows stays."""
+    deleted = 0
+    while True:
+        with write(engine) as connection:
+            some = sa.select(key).where(old).limit(_BATCH).scalar_subquery()
+            batch = connection.execute(sa.delete(key.table).where(key.in_(some), old)).rowcount
+        deleted += batch
+        if batch == 0:
+            return deleted

@@ -270,7 +270,9 @@ def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy)
     )
     return sum(
         _lose(connection, runner_id, session_id, limit=limit, now=now)
-        for runner_id, session_id in sorted((row.runner_id, row.session_id) for row in connection.execute(query))
+        for runner_id, session_id in sorted(
+            (row.runner_id, row.session_id) for row in connection.execute(query)
+        )
     )
 
 

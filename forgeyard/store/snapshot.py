@@ -42,19 +42,23 @@ def load(
 
 
 def load_with(
-    connection: sa.Connection, job_id: str, policy: SchedulingPolicy
+    connection: sa.Connection, job_id: str, policy: SchedulingPolicy, *, limit: int = LOADED
 ) -> tuple[SchedulingJob, Snapshot]:
-    """Read one job of any state, and the snapshot of its partition, to explain it.
+    """Read one job and the snapshot of its partition, to explain it.
+
+    A job that does not wait for a runner is shown as if it began to wait now.
 
     Raises:
         NotFound: there is no such job.
     """
     row = find(connection, JOB, job_id)
-    snapshot = load(connection, row["partition"], policy)
+    snapshot = load(connection, row["partition"], policy, limit=limit)
     found = next((job for job in snapshot.jobs if job.job_id == job_id), None)
     if found is None:
-        refusals = _refusals_of(connection, job_id, now=snapshot.taken_at)
-        (found,) = _jobs([row], {job_id: refusals}, now=snapshot.taken_at)
+        now = snapshot.taken_at
+        since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
+        refusals = _refusals_of(connection, job_id, now=now)
+        (found,) = _jobs([{**row, "eligible_at": since}], {job_id: refusals}, now=now)
     return found, snapshot
 
 

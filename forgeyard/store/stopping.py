@@ -44,7 +44,7 @@ def stop_run(
     ]
     _lock_runners(connection, open_jobs)
     stopped = (stop_job(connection, j, reason=reason, now=now, policy=policy) for j in open_jobs)
-    endings = [ending for ending in stopped if ending is not None]
+    endings = [one for one in stopped if one is not None]
     if endings:
         run = jobs.finish_jobs(connection, run, endings, now=now)
     changes.wake_if_waiting(connection, run["partition"], reason=f"run {run['name']} stopped")

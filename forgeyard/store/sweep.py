@@ -112,7 +112,7 @@ def _lapsed(
         tally.alerts.append("renewals are not being served; no lease is expired meanwhile")
         return []
     if len(found) > limit:
-        tally.alerts.append(f"more than {limit} leases lapsed at once; the rest must wait")
+        tally.alerts.append(f"more than {limit} leases lapsed at once; the rest wait")
     return found[:limit]
 
 

@@ -54,11 +54,10 @@ def _waiting_for_needs(job: Row, around: Surroundings) -> str:
 
 
 def _waiting_for_retry(job: Row, around: Surroundings) -> str:
-    following = job["attempts_made"] + 1
     most = codec.decode(JobSpec, job["spec"]).retry.max_attempts
     due_at = around.retries.get(job["job_id"], around.now)
     seconds = max(0, -(-(due_at - around.now) // 1_000))
-    return f"tries again in {seconds} s: attempt {following}, {most} count at most"
+    return f"tries again in {seconds} s; {job['attempts_charged']} of {most} attempts used"
 
 
 def _last_runner(job: Row, around: Surroundings) -> str:

@@ -39,7 +39,7 @@ def run(system: Forgeyard) -> dict[str, object]:
 def test_a_run_ends_well_when_only_a_tolerated_job_fails(
     system: Forgeyard, run: dict[str, str]
 ) -> None:
-    shown = system.type("run", "show", run["id"], "--json").ok().json()
+    shown = system.type("run", "show", run["run_id"], "--json").ok().json()
     states = {job["name"]: job["state"] for job in shown["jobs"]}
     assert shown["state"] == "succeeded"
     assert states == {
@@ -53,10 +53,10 @@ def test_a_run_ends_well_when_only_a_tolerated_job_fails(
 def test_logs_of_all_jobs_are_merged_and_one_can_be_chosen(
     system: Forgeyard, run: dict[str, str]
 ) -> None:
-    merged = system.type("run", "logs", run["id"]).ok().out
+    merged = system.type("run", "logs", run["run_id"]).ok().out
     assert "size is right" in merged
     assert "about to break" in merged
-    only = system.type("run", "logs", run["id"], "--job", "check").ok().out
+    only = system.type("run", "logs", run["run_id"], "--job", "check").ok().out
     assert "size is right" in only
     assert "about to break" not in only
 
@@ -64,11 +64,11 @@ def test_logs_of_all_jobs_are_merged_and_one_can_be_chosen(
 def test_outputs_travel_to_dependents_and_can_be_downloaded(
     system: Forgeyard, run: dict[str, str]
 ) -> None:
-    listed = system.type("run", "artifacts", run["id"]).ok().out
+    listed = system.type("run", "artifacts", run["run_id"]).ok().out
     assert "make" in listed
     assert "size" in listed
     target = system.home / "downloaded"
-    system.type("run", "download", run["id"], "--output", str(target)).ok()
+    system.type("run", "download", run["run_id"], "--output", str(target)).ok()
     found = [path for path in target.rglob("*") if path.is_file()]
     assert found
     if found[0].suffix == ".gz":
@@ -79,7 +79,7 @@ def test_outputs_travel_to_dependents_and_can_be_downloaded(
 
 
 def test_show_links_each_attempt_to_its_workflow(system: Forgeyard, run: dict[str, str]) -> None:
-    shown = system.type("run", "show", run["id"]).ok().out
+    shown = system.type("run", "show", run["run_id"]).ok().out
     assert "/namespaces/default/workflows/attempt%2Fjob_" in shown
 
 
@@ -94,16 +94,14 @@ def test_an_impossible_job_says_why_it_waits_and_can_be_cancelled(system: Forgey
         "impossible",
         "jobs: {mac: {requires: {platform: macos}, steps: [{run: sw_vers}]}}\n",
     )
-    submitted = system.type(
-        "run", "submit", str(project / "forgeyard.yaml"), "--json"
-    ).ok().json()
-    job = submitted["jobs"][0]["id"]
+    submitted = system.type("run", "submit", str(project / "forgeyard.yaml"), "--json").ok().json()
+    job = submitted["jobs"][0]["job_id"]
     explained = system.type("scheduler", "explain-job", job).ok().out
     assert "macos" in explained
     assert "linux" in explained
-    cancelled = system.type("run", "cancel", submitted["id"], "--reason", "no such machine")
+    cancelled = system.type("run", "cancel", submitted["run_id"], "--reason", "no such machine")
     assert cancelled.code == 0, cancelled.err
-    shown = system.type("run", "show", submitted["id"], "--json").ok().json()
+    shown = system.type("run", "show", submitted["run_id"], "--json").ok().json()
     assert shown["state"] == "cancelled"
 
 
@@ -121,12 +119,12 @@ def test_a_broken_shard_turns_the_run_red_with_the_right_line(system: Forgeyard)
     answer = system.type("run", "submit", str(project / "forgeyard.yaml"), "--watch")
     assert answer.code == 1, answer.out + answer.err
     run = system.type("run", "list", "--json").ok().json()["runs"][0]
-    shown = system.type("run", "show", run["id"], "--json").ok().json()
+    shown = system.type("run", "show", run["run_id"], "--json").ok().json()
     states = {job["name"]: job["state"] for job in shown["jobs"]}
     assert states == {"shard-1": "succeeded", "shard-2": "failed", "report": "skipped"}
-    assert "sums are off" in system.type("run", "logs", run["id"], "--job", "shard-2").ok().out
+    assert "sums are off" in system.type("run", "logs", run["run_id"], "--job", "shard-2").ok().out
 
-    again = system.type("run", "rerun", run["id"], "--json").ok().json()
+    again = system.type("run", "rerun", run["run_id"], "--json").ok().json()
     reused = {job["name"]: job["state"] for job in again["jobs"]}
     assert reused["shard-1"] == "succeeded"
     assert reused["shard-2"] != "succeeded"
@@ -136,4 +134,4 @@ def test_an_idempotency_key_starts_one_run(system: Forgeyard) -> None:
     project = system.project("once", "jobs: {only: {steps: [{run: 'true'}]}}\n")
     words = ("run", "submit", str(project / "forgeyard.yaml"), "--idempotency-key", "k-1", "--json")
     first, second = (system.type(*words).ok().json() for _ in range(2))
-    assert first["id"] == second["id"]
+    assert first["run_id"] == second["run_id"]

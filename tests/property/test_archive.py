@@ -24,6 +24,15 @@ HOSTILE_PATHS = st.lists(PARTS, max_size=5).map("/".join)
 KINDS = st.sampled_from(
     [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE]
 )
+LINKS = st.lists(
+    st.tuples(
+        st.just(tarfile.SYMTYPE),
+        st.sampled_from(["a", "b", "c/a", "c/b"]),
+        st.sampled_from(["..", "a", "c/a", "c/a/..", "a/..", "../a", "../..", "c/../.."]),
+    ),
+    min_size=2,
+    max_size=5,
+)
 ENTRIES = st.lists(st.tuples(KINDS, HOSTILE_PATHS, HOSTILE_PATHS), max_size=8)
 
 
@@ -92,6 +101,21 @@ def test_no_archive_and_no_sequence_of_archives_leaves_the_root(
             str(root),
         ]
         for path in root.rglob("*"):
+            assert Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+
+
+@given(LINKS)
+@settings(max_examples=150, deadline=None)
+def test_no_links_lead_out_together_that_stay_inside_alone(
+    links: list[tuple[bytes, str, str]],
+) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        for link in links:
+            try:
+                archive.unpack(hostile([link]), Path(root), limit=LIMIT)
+            except Rejected:
+                continue
+        for path in Path(root).rglob("*"):
             assert Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
 
 

@@ -53,7 +53,7 @@ def part(
 
 steps = st.lists(
     part(
-        {"run": st.sampled_from(["true", "make\nmake test", " ", "é" * 10])},
+        {"run": st.sampled_from(["true", "make\nmake test", "é" * 10, "a", "b", "c", " "])},
         name=words,
         shell=st.sampled_from(["sh", "bash"]),
     ),

@@ -158,6 +158,21 @@ def test_a_checkout_within_the_checkout_brings_its_own_files(source: Path) -> No
         assert "inner/junk.o" not in tar.getnames()
 
 
+def test_names_that_are_no_text_survive(source: Path, room: Path) -> None:
+    name = os.fsdecode(b"\xff\xfe")
+    (source / name).write_text("x")
+    unpack(io.BytesIO(packed(source)), room, limit=LIMIT)
+    assert (room / name).read_text() == "x"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is unreadable for root")
+def test_a_directory_that_may_not_be_read_is_an_error(source: Path) -> None:
+    (source / "src").chmod(0)
+    with pytest.raises(InvalidRequest, match="cannot be read"):
+        packed(source)
+    (source / "src").chmod(0o700)
+
+
 def test_packing_stops_at_its_limit(source: Path) -> None:
     (source / "zeros").write_bytes(bytes(LIMIT))
     with pytest.raises(TooLarge, match="exceed"):

@@ -47,12 +47,14 @@ def text_of(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-async def eventually(holds: Callable[[], bool], *, within: float = 20.0) -> None:
+async def eventually(
+    holds: Callable[[], bool], *, within: float = 20.0, every: float = 0.01
+) -> None:
     """Wait until something holds."""
     deadline = time.monotonic() + within
     while not await asyncio.to_thread(holds):
         assert time.monotonic() < deadline, "it never came true"
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(every)
 
 
 def is_alive(pid: int) -> bool:

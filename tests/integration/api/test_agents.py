@@ -62,13 +62,13 @@ async def test_a_lease_goes_from_offer_to_success(house: House) -> None:
     assert shown["state"] == "succeeded"
 
 
-async def test_a_failure_is_reported_with_its_class(house: House) -> None:
-    held = await house.accepted()
-    answer = await house.tell(
+async def test_a_failure_is_reported_with_its_class(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted()
+    answer = await sqlite_house.tell(
         held, "complete", outcome="failed", failure_class="user_command", exit_code=3
     )
     assert answer.json() == {"verdict": "accepted"}
-    with read(house.engine) as connection:
+    with read(sqlite_house.engine) as connection:
         row = connection.execute(sa.select(tables.attempts)).mappings().one()
     assert (row["state"], row["failure_class"], row["exit_code"]) == ("failed", "user_command", 3)
 
@@ -79,15 +79,15 @@ async def test_success_without_a_required_output_is_invalid(sqlite_house: House)
     assert answer.json() == {"verdict": "invalid_rejected"}
 
 
-async def test_an_offer_can_be_turned_down(house: House) -> None:
-    session_id = await house.register()
-    run = await house.submit()
-    (held,) = await house.offered(session_id)
-    answer = await house.tell(held, "reject", reason="draining", detail="going home")
+async def test_an_offer_can_be_turned_down(sqlite_house: House) -> None:
+    session_id = await sqlite_house.register()
+    run = await sqlite_house.submit()
+    (held,) = await sqlite_house.offered(session_id)
+    answer = await sqlite_house.tell(held, "reject", reason="draining", detail="going home")
     assert answer.status_code == 204
-    shown = (await house.people.get(f"/v1/runs/{run['run_id']}")).json()
+    shown = (await sqlite_house.people.get(f"/v1/runs/{run['run_id']}")).json()
     assert shown["jobs"][0]["state"] == "eligible"
-    wrong = await house.tell(held, "reject", reason="bored")
+    wrong = await sqlite_house.tell(held, "reject", reason="bored")
     assert (wrong.status_code, wrong.json()["field"]) == (422, "reason")
 
 
@@ -132,19 +132,19 @@ async def test_no_call_about_a_lease_works_for_another_runner(house: House) -> N
     assert (await house.tell(held, "progress", phase="running")).status_code == 204
 
 
-async def test_an_old_epoch_is_refused_everywhere(house: House) -> None:
-    held = await house.accepted(a_document(build=OUTPUT))
+async def test_an_old_epoch_is_refused_everywhere(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted(a_document(build=OUTPUT))
     old = Held(
         lease_id=held.lease_id, session_id=held.session_id, epoch=held.epoch + 1, offer=held.offer
     )
-    for name, request in _calls(house, old).items():
-        answer = await house.agents.send(request)
+    for name, request in _calls(sqlite_house, old).items():
+        answer = await sqlite_house.agents.send(request)
         if name == "complete":
             assert answer.json() == {"verdict": "stale_rejected"}
         else:
             assert (answer.status_code, answer.json()["code"]) == (409, "lease.stale"), name
-    assert "attempt.late_result_rejected" in house.audited()
-    assert not house.blobs.exists(digest_of(b"x"))
+    assert "attempt.late_result_rejected" in sqlite_house.audited()
+    assert not sqlite_house.blobs.exists(digest_of(b"x"))
 
 
 async def test_a_refused_accept_is_audited_although_the_caller_gets_an_error(
@@ -160,11 +160,11 @@ async def test_a_refused_accept_is_audited_although_the_caller_gets_an_error(
     assert house.audited() == ["lease.stale_accept"]
 
 
-async def test_a_renewal_after_expiry_is_stale(house: House) -> None:
-    held = await house.accepted()
-    with write(house.engine) as connection:
+async def test_a_renewal_after_expiry_is_stale(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted()
+    with write(sqlite_house.engine) as connection:
         connection.execute(sa.update(tables.leases).values(expires_at=1, grace_ms=0))
-    answer = await house.agents.post(
+    answer = await sqlite_house.agents.post(
         "/agent/v1/renewals",
         json={
             "session_id": held.session_id,
@@ -184,17 +184,17 @@ async def test_an_unknown_lease_or_session_is_refused(sqlite_house: House) -> No
         assert (answer.status_code, answer.json()["code"]) == (409, "lease.stale"), path
 
 
-async def test_a_new_session_ends_the_old_one(house: House) -> None:
-    old = await house.register()
+async def test_a_new_session_ends_the_old_one(sqlite_house: House) -> None:
+    old = await sqlite_house.register()
     waiting = asyncio.create_task(
-        house.agents.post(f"/agent/v1/sessions/{old}/poll", params={"wait_ms": 10_000})
+        sqlite_house.agents.post(f"/agent/v1/sessions/{old}/poll", params={"wait_ms": 10_000})
     )
     await asyncio.sleep(0.05)
-    new = await house.register()
+    new = await sqlite_house.register()
     answer = await waiting
     assert (answer.status_code, answer.json()["code"]) == (409, "lease.stale")
     assert new != old
-    beat = await house.agents.post(f"/agent/v1/sessions/{new}/heartbeat", json={})
+    beat = await sqlite_house.agents.post(f"/agent/v1/sessions/{new}/heartbeat", json={})
     assert beat.json() == {"drain": False, "abandon": []}
 
 
@@ -214,14 +214,16 @@ async def test_a_poll_waits_until_an_offer_comes(house: House) -> None:
     assert len((await waiting)["offers"]) == 1
 
 
-async def test_a_poll_brings_cancellations_and_drains(house: House) -> None:
-    held = await house.accepted()
+async def test_a_poll_brings_cancellations_and_drains(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted()
     run_id = str(held.offer["run_id"])
-    waiting = asyncio.create_task(house.poll(held.session_id, wait_ms=10_000))
-    await house.people.post(f"/v1/runs/{run_id}:cancel", json={})
+    waiting = asyncio.create_task(sqlite_house.poll(held.session_id, wait_ms=10_000))
+    await sqlite_house.people.post(f"/v1/runs/{run_id}:cancel", json={})
     assert (await waiting)["cancel"] == [held.lease_id]
-    draining = asyncio.create_task(house.poll(held.session_id, wait_ms=10_000))
-    answer = await house.people.post("/v1/runners/runner-1:drain", json={"reason": "patching"})
+    draining = asyncio.create_task(sqlite_house.poll(held.session_id, wait_ms=10_000))
+    answer = await sqlite_house.people.post(
+        "/v1/runners/runner-1:drain", json={"reason": "patching"}
+    )
     assert answer.status_code == 204
     assert (await draining)["drain"] is True
 
@@ -235,12 +237,12 @@ async def test_an_empty_poll_returns_in_time(sqlite_house: House) -> None:
     }
 
 
-async def test_closing_a_session_gives_its_leases_back(house: House) -> None:
-    held = await house.accepted()
-    answer = await house.agents.delete(f"/agent/v1/sessions/{held.session_id}")
+async def test_closing_a_session_gives_its_leases_back(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted()
+    answer = await sqlite_house.agents.delete(f"/agent/v1/sessions/{held.session_id}")
     assert answer.status_code == 204
-    assert (await house.tell(held, "progress", phase="running")).status_code == 409
-    runners = (await house.people.get("/v1/runners")).json()
+    assert (await sqlite_house.tell(held, "progress", phase="running")).status_code == 409
+    runners = (await sqlite_house.people.get("/v1/runners")).json()
     assert [runner["state"] for runner in runners] == ["offline"]
 
 
@@ -264,11 +266,11 @@ async def test_an_output_must_be_declared_and_hash_to_its_digest(sqlite_house: H
     assert other.status_code == 409
 
 
-async def test_a_lease_reads_its_own_inputs_only(house: House) -> None:
-    held = await house.accepted()
+async def test_a_lease_reads_its_own_inputs_only(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted()
     secret = b"somebody else's source"
-    await house.people.put(f"/v1/blobs/{digest_of(secret)}", content=secret)
-    answer = await house.agents.get(
+    await sqlite_house.people.put(f"/v1/blobs/{digest_of(secret)}", content=secret)
+    answer = await sqlite_house.agents.get(
         f"/agent/v1/leases/{held.lease_id}/inputs/{digest_of(secret)}", params=held.holder
     )
     assert (answer.status_code, answer.json()["code"]) == (403, "auth.forbidden")

@@ -42,19 +42,19 @@ async def test_the_logs_of_all_jobs_come_merged_page_by_page(house: House) -> No
     assert (missing.status_code, missing.json()["allowed"]) == (404, "one, two")
 
 
-async def test_a_follower_gets_what_comes_and_learns_of_the_end(house: House) -> None:
-    held = await house.accepted()
+async def test_a_follower_gets_what_comes_and_learns_of_the_end(sqlite_house: House) -> None:
+    held = await sqlite_house.accepted()
     url = f"/v1/runs/{held.offer['run_id']}/logs"
-    waiting = asyncio.create_task(house.people.get(url, params={"wait_ms": 10_000}))
+    waiting = asyncio.create_task(sqlite_house.people.get(url, params={"wait_ms": 10_000}))
     await asyncio.sleep(0.05)
     assert not waiting.done()
-    await house.log(held, 0, b"at last\n")
+    await sqlite_house.log(held, 0, b"at last\n")
     page = (await waiting).json()
     assert [chunk["text"] for chunk in page["chunks"]] == ["at last\n"]
     assert page["ended"] is False
     params = {"wait_ms": 10_000, "after": page["next"]}
-    waiting = asyncio.create_task(house.people.get(url, params=params))
-    await house.tell(held, "complete", outcome="succeeded")
+    waiting = asyncio.create_task(sqlite_house.people.get(url, params=params))
+    await sqlite_house.tell(held, "complete", outcome="succeeded")
     page = (await waiting).json()
     assert (page["chunks"], page["ended"]) == ([], True)
 

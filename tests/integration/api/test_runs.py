@@ -42,14 +42,14 @@ async def test_the_same_key_and_body_start_one_run(house: House) -> None:
     assert house.count(tables.runs) == 1
 
 
-async def test_the_same_key_with_another_body_is_refused(house: House) -> None:
+async def test_the_same_key_with_another_body_is_refused(sqlite_house: House) -> None:
     headers = {"idempotency-key": "release-1"}
-    await house.people.post("/v1/runs", json={"document": a_document()}, headers=headers)
+    await sqlite_house.people.post("/v1/runs", json={"document": a_document()}, headers=headers)
     other = a_document(other={})
-    answer = await house.people.post("/v1/runs", json={"document": other}, headers=headers)
+    answer = await sqlite_house.people.post("/v1/runs", json={"document": other}, headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (422, "idempotency.mismatch")
     assert answer.json()["field"] == "Idempotency-Key"
-    assert house.count(tables.runs) == 1
+    assert sqlite_house.count(tables.runs) == 1
 
 
 async def test_one_key_sent_many_times_at_once_starts_one_run(house: House) -> None:
@@ -106,29 +106,35 @@ async def test_a_bad_document_names_the_field_and_stores_nothing(
     assert sqlite_house.count(tables.jobs) == 0
 
 
-async def test_a_source_must_have_been_uploaded(house: House) -> None:
+async def test_a_source_must_have_been_uploaded(sqlite_house: House) -> None:
     digest = digest_of(b"source")
     body = {"document": a_document(), "source_digest": digest}
-    missing = await house.people.post("/v1/runs", json=body)
+    missing = await sqlite_house.people.post("/v1/runs", json=body)
     assert (missing.status_code, missing.json()["field"]) == (404, "source_digest")
-    assert house.count(tables.runs) == 0
-    put = await house.people.put(f"/v1/blobs/{digest}", content=b"source")
+    assert sqlite_house.count(tables.runs) == 0
+    put = await sqlite_house.people.put(f"/v1/blobs/{digest}", content=b"source")
     assert put.status_code == 201
-    assert (await house.people.post("/v1/runs", json=body)).status_code == 201
+    assert (await sqlite_house.people.post("/v1/runs", json=body)).status_code == 201
 
 
-async def test_a_refused_submit_does_not_use_up_its_key(house: House) -> None:
+async def test_a_refused_submit_does_not_use_up_its_key(sqlite_house: House) -> None:
     headers = {"idempotency-key": "release-1"}
     bad = {"document": a_document(), "source_digest": digest_of(b"never")}
-    assert (await house.people.post("/v1/runs", json=bad, headers=headers)).status_code == 404
+    assert (
+        await sqlite_house.people.post("/v1/runs", json=bad, headers=headers)
+    ).status_code == 404
     good = {"document": a_document()}
-    assert (await house.people.post("/v1/runs", json=good, headers=headers)).status_code == 201
+    assert (
+        await sqlite_house.people.post("/v1/runs", json=good, headers=headers)
+    ).status_code == 201
 
 
-async def test_a_beginning_of_an_id_is_enough_if_no_other_run_shares_it(house: House) -> None:
-    run = await house.submit()
+async def test_a_beginning_of_an_id_is_enough_if_no_other_run_shares_it(
+    sqlite_house: House,
+) -> None:
+    run = await sqlite_house.submit()
     for prefix in (run["run_id"][:-4], run["run_id"][:12], run["run_id"].removeprefix("run_")[:14]):
-        answer = await house.people.get(f"/v1/runs/{prefix}")
+        answer = await sqlite_house.people.get(f"/v1/runs/{prefix}")
         assert answer.status_code == 200, prefix
         assert answer.json()["run_id"] == run["run_id"]
 
@@ -210,21 +216,21 @@ async def test_cancelling_is_audited_with_reason_actor_and_channel(house: House)
     assert again.status_code == 409
 
 
-async def test_one_job_can_be_cancelled(house: House) -> None:
-    run = await house.submit(a_document(one={}, two={}))
-    answer = await house.people.post(f"/v1/runs/{run['run_id']}/jobs/one:cancel", json={})
+async def test_one_job_can_be_cancelled(sqlite_house: House) -> None:
+    run = await sqlite_house.submit(a_document(one={}, two={}))
+    answer = await sqlite_house.people.post(f"/v1/runs/{run['run_id']}/jobs/one:cancel", json={})
     assert answer.status_code == 200
     assert _states(answer.json()) == {"one": "cancelled", "two": "eligible"}
-    missing = await house.people.post(f"/v1/runs/{run['run_id']}/jobs/three:cancel", json={})
+    missing = await sqlite_house.people.post(f"/v1/runs/{run['run_id']}/jobs/three:cancel", json={})
     assert missing.status_code == 404
 
 
-async def test_only_what_failed_runs_again(house: House) -> None:
-    run = await house.submit(a_document(one={}, two={}))
-    early = await house.people.post(f"/v1/runs/{run['run_id']}:rerun-failed")
+async def test_only_what_failed_runs_again(sqlite_house: House) -> None:
+    run = await sqlite_house.submit(a_document(one={}, two={}))
+    early = await sqlite_house.people.post(f"/v1/runs/{run['run_id']}:rerun-failed")
     assert early.status_code == 409
-    await house.people.post(f"/v1/runs/{run['run_id']}:cancel", json={})
-    answer = await house.people.post(
+    await sqlite_house.people.post(f"/v1/runs/{run['run_id']}:cancel", json={})
+    answer = await sqlite_house.people.post(
         f"/v1/runs/{run['run_id']}:rerun-failed", json={"actor": "ada"}
     )
     assert answer.status_code == 201

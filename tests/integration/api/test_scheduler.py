@@ -32,21 +32,21 @@ async def test_a_waiting_job_is_explained_with_every_reason(house: House) -> Non
     assert {"platform_mismatch", "insufficient_memory"} <= codes
 
 
-async def test_a_job_is_explained_in_every_state(house: House) -> None:
-    session_id = await house.register()
-    run = await house.submit(a_document(build={}, test={"needs": "build"}))
-    waiting = await _explained(house, _job(run))
+async def test_a_job_is_explained_in_every_state(sqlite_house: House) -> None:
+    session_id = await sqlite_house.register()
+    run = await sqlite_house.submit(a_document(build={}, test={"needs": "build"}))
+    waiting = await _explained(sqlite_house, _job(run))
     assert waiting["winner"] == "runner-1"
     assert waiting["sentence"].startswith("Goes to runner-1")
-    pending = await _explained(house, _job(run, "test"))
+    pending = await _explained(sqlite_house, _job(run, "test"))
     assert (pending["state"], pending["sentence"]) == ("pending", "The job waits for build.")
-    (held,) = await house.offered(session_id)
-    await house.tell(held, "accept")
-    running = await _explained(house, _job(run))
+    (held,) = await sqlite_house.offered(session_id)
+    await sqlite_house.tell(held, "accept")
+    running = await _explained(sqlite_house, _job(run))
     assert running["sentence"].startswith("The job is preparing: attempt 1 on runner-1")
     assert [attempt["runner"] for attempt in running["attempts"]] == ["runner-1"]
-    await house.tell(held, "complete", outcome="succeeded")
-    assert (await _explained(house, _job(run)))["state"] == "succeeded"
+    await sqlite_house.tell(held, "complete", outcome="succeeded")
+    assert (await _explained(sqlite_house, _job(run)))["state"] == "succeeded"
 
 
 @pytest.mark.requirement("API-001", "API-002", "API-003")
@@ -66,16 +66,18 @@ async def test_status_queues_and_capacity_can_be_read(house: House) -> None:
 
 
 @pytest.mark.requirement("API-005")
-async def test_a_drained_runner_takes_nothing_until_it_is_undrained(house: House) -> None:
-    session_id = await house.register()
-    await house.submit()
-    answer = await house.people.post("/v1/runners/runner-1:drain", json={"reason": "patching"})
+async def test_a_drained_runner_takes_nothing_until_it_is_undrained(sqlite_house: House) -> None:
+    session_id = await sqlite_house.register()
+    await sqlite_house.submit()
+    answer = await sqlite_house.people.post(
+        "/v1/runners/runner-1:drain", json={"reason": "patching"}
+    )
     assert answer.status_code == 204
-    (runner,) = (await house.people.get("/v1/runners")).json()
+    (runner,) = (await sqlite_house.people.get("/v1/runners")).json()
     assert (runner["state"], runner["drain_reason"]) == ("draining", "patching")
-    assert house.schedule() == 0
-    answer = await house.people.post("/v1/runners/runner-1:undrain", json={})
+    assert sqlite_house.schedule() == 0
+    answer = await sqlite_house.people.post("/v1/runners/runner-1:undrain", json={})
     assert answer.status_code == 204
-    assert house.schedule() == 1
-    assert len((await house.poll(session_id))["offers"]) == 1
-    assert house.audited() == ["runner.drain", "runner.undrain"]
+    assert sqlite_house.schedule() == 1
+    assert len((await sqlite_house.poll(session_id))["offers"]) == 1
+    assert sqlite_house.audited() == ["runner.drain", "runner.undrain"]

@@ -1,4 +1,6 @@
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sqlalchemy as sa
@@ -205,6 +207,28 @@ def test_a_job_that_waits_for_its_retry_becomes_eligible_again(engine: sa.Engine
         again = jobs_of(connection, run_id)["build"]
         assert (again["state"], again["eligible_at"]) == ("eligible", 3)
         assert set(deadlines_of(connection, job["job_id"])) == {DeadlineKind.QUEUE}
+
+
+def test_needs_that_end_at_the_same_time_promote_once(engine: sa.Engine) -> None:
+    names = [f"j{n}" for n in range(4)]
+    with write(engine) as connection:
+        needing = a_job_spec("join", needs=tuple(names))
+        run_id = submit_run(connection, *map(a_job_spec, names), needing)
+    start = threading.Barrier(len(names))
+
+    def end(name: str) -> None:
+        start.wait()
+        with write(engine) as connection:
+            end_job(connection, run_id, name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        list(pool.map(end, names))
+    with write(engine) as connection:
+        join = jobs_of(connection, run_id)["join"]
+        assert (join["state"], join["waiting_needs"]) == ("eligible", 0)
+        history = tables.history
+        told = sa.select(history.c.after).where(history.c.entity_id == join["job_id"])
+        assert connection.execute(told).scalars().all() == ["pending", "eligible"]
 
 
 def test_a_thousand_jobs_are_promoted_by_one(engine: sa.Engine) -> None:

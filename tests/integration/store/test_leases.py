@@ -298,7 +298,11 @@ def test_a_failure_waits_to_be_settled(desk: Desk) -> None:
     lease = desk.active()
     desk.progress(lease, Phase.RUNNING)
     verdict = desk.complete(
-        lease, Outcome.FAILED, failure_class=FailureClass.USER_COMMAND, message="exit 1", exit_code=1
+        lease,
+        Outcome.FAILED,
+        failure_class=FailureClass.USER_COMMAND,
+        message="exit 1",
+        exit_code=1,
     )
     assert verdict is CompletionVerdict.ACCEPTED
     assert desk.states(lease) == ("released", "failed", "running")

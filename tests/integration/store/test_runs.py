@@ -1,5 +1,7 @@
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +16,8 @@ from forgeyard.model.job import Condition, OutputSpec, Timeouts
 from forgeyard.model.protocol import Complete, Outcome, Phase, Progress
 from forgeyard.model.run import RunSpec
 from forgeyard.model.units import Millis
-from forgeyard.store import changes, jobs, leases, runs, tables
+from forgeyard.scheduler.place import Decision, Plan
+from forgeyard.store import changes, commit, jobs, leases, runs, tables
 from forgeyard.store.changes import LEASE, RUN, DeadlineKind, Row
 from forgeyard.store.engine import read, write
 from tests.builders import (
@@ -170,18 +173,13 @@ def test_the_same_key_with_another_body_is_refused_and_stores_nothing(engine: sa
 
 def test_one_key_used_by_many_at_once_makes_one_run(engine: sa.Engine) -> None:
     submission = a_submission(idempotency_key="k", body_digest="sha256:1")
-    start, made = threading.Barrier(4), []
+    made: list[runs.Submitted] = []
 
     def submit() -> None:
-        start.wait()
         with write(engine) as connection:
             made.append(runs.submit(connection, submission, rng=RNG))
 
-    threads = [threading.Thread(target=submit) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_parallel(*[submit] * 4)
     assert len(made) == 4
     assert sum(submitted.created for submitted in made) == 1
     assert len({submitted.run_id for submitted in made}) == 1
@@ -374,6 +372,56 @@ def test_a_job_that_has_ended_or_never_was_cannot_be_cancelled(engine: sa.Engine
             cancel_one(connection, run_id, "build")
         with pytest.raises(NotFound):
             cancel_one(connection, run_id, "other")
+
+
+def planned(connection: sa.Connection, run_id: str, runner_ids: list[str]) -> int:
+    """Store a plan that puts every job of a run on either runner; return its cycle."""
+    candidates = tuple((runner_id, 0) for runner_id in runner_ids)
+    decisions = tuple(
+        Decision(job_id=row["job_id"], candidates=candidates)
+        for row in jobs_of(connection, run_id).values()
+    )
+    plan = Plan(decisions=decisions, diagnoses=(), eligible=len(decisions), runners=2)
+    saved = commit.save_plan(connection, PARTITION, plan, "sha256:s", "sha256:p", rng=RNG)
+    return saved.cycle_id
+
+
+def in_parallel(*calls: Callable[[], object]) -> None:
+    """Start all at once, wait for all, and raise what any of them raised."""
+    start = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], object]) -> None:
+        start.wait()
+        call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        for future in [pool.submit(run, call) for call in calls]:
+            future.result()
+
+
+def test_a_cancellation_that_races_with_a_grant_leaves_nothing_reserved(
+    engine: sa.Engine,
+) -> None:
+    with write(engine) as connection:
+        runners = [register_runner(connection, name).runner_id for name in ("one", "two")]
+
+    def cancelling(run_id: str) -> None:
+        with write(engine) as connection:
+            cancel(connection, run_id)
+
+    def committing(cycle_id: int) -> None:
+        with write(engine) as connection:
+            commit.commit_cycle(connection, cycle_id, policy=LEASE_POLICY)
+
+    for _ in range(6):
+        with write(engine) as connection:
+            run_id = submit_run(connection, *(a_job_spec(f"j{n}") for n in range(6)))
+            cycle_id = planned(connection, run_id, runners)
+        in_parallel(partial(committing, cycle_id), partial(cancelling, run_id))
+        with read(engine) as connection:
+            assert run_of(connection, run_id)["state"] == "cancelled"
+            assert set(job_states(connection, run_id).values()) == {"cancelled"}
+            assert free_of_reservations(connection)
 
 
 # Running out of time

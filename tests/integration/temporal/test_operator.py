@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
+from temporalio.api.common.v1 import WorkflowExecution
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from activities import contracts
@@ -108,10 +110,9 @@ async def test_a_loop_that_was_ended_comes_back_without_any_wake(house: House, e
         loop_id = contracts.loop_workflow_id(house.partition)
         await until(lambda: loop_exists(house))
         ended = await end_it(house, loop_id, end)
-        run_id = house.submit_silently()
         await until_back(house, loop_id, ended)
         async with Driver(house=house).running():
-            await house.until_run(run_id, "succeeded")
+            await house.until_run(await house.submit(), "succeeded")
 
 
 async def loop_exists(house: House) -> bool:
@@ -150,3 +151,31 @@ async def test_a_cycle_that_was_ended_is_only_a_failed_cycle(house: House) -> No
 
         await until(told)
         assert (await runs.describe()).status == RUNNING
+
+
+async def test_resetting_a_loop_or_an_attempt_does_nothing_twice(house: House) -> None:
+    async with house.bare_worker(), Driver(house=house).running():
+        run_id = await house.submit()
+        await house.until_run(run_id, "succeeded")
+        attempt_id = attempt_id_of(house.attempts(run_id)[0])
+        await house.until_status(attempt_id, WorkflowExecutionStatus.COMPLETED)
+        for workflow_id in (attempt_id, contracts.loop_workflow_id(house.partition)):
+            await reset(house, workflow_id)
+        await house.until_status(attempt_id, WorkflowExecutionStatus.COMPLETED)
+        again = await house.submit()
+        await house.until_run(again, "succeeded")
+    assert len(house.attempts(run_id)) == len(house.attempts(again)) == 1
+
+
+async def reset(house: House, workflow_id: str) -> None:
+    """Throw away everything a workflow did after its first task, as the button in the UI does."""
+    described = await house.client.get_workflow_handle(workflow_id).describe()
+    await house.client.workflow_service.reset_workflow_execution(
+        ResetWorkflowExecutionRequest(
+            namespace=house.client.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=described.run_id),
+            reason="an operator did it",
+            request_id=f"reset-{described.run_id}",
+            workflow_task_finish_event_id=4,
+        )
+    )

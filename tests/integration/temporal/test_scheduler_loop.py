@@ -24,6 +24,7 @@ async def start_loop(house: House, **state: object) -> None:
         contracts.LoopState(partition=house.partition, **state),
         id=contracts.loop_workflow_id(house.partition),
         task_queue=house.queue,
+        search_attributes=contracts.attributes(contracts.KIND_LOOP),
     )
 
 
@@ -142,21 +143,27 @@ async def test_a_cycle_that_fails_does_not_end_the_loop(house: House) -> None:
         await house.until_run(run_id, "succeeded")
 
 
-async def test_continuing_as_new_loses_no_wake_and_no_number(house: House) -> None:
+async def test_continuing_as_new_loses_no_wake_no_number_and_no_attribute(
+    house: House,
+) -> None:
+    loop_id = contracts.loop_workflow_id(house.partition)
     async with house.bare_worker(), Driver(house=house).running():
         await start_loop(house, rounds_per_run=2)
-        runs = [house.submit_silently() for _ in range(6)]
-        for run_id in runs:
-            await house.relay()
-            await house.until_run(run_id, "succeeded")
-        loop_id = contracts.loop_workflow_id(house.partition)
+        for _ in range(5):
+            await house.until_run(await house.submit(), "succeeded")
+        history = await house.history(loop_id)
         described = await house.client.get_workflow_handle(loop_id).describe()
         details = await house.details(loop_id)
+        numbers = [
+            event.start_child_workflow_execution_initiated_event_attributes.workflow_id
+            for event in history
+            if event.HasField("start_child_workflow_execution_initiated_event_attributes")
+        ]
     assert described.status == WorkflowExecutionStatus.RUNNING
-    first = await house.client.get_workflow_handle(loop_id).fetch_history()
-    started = first.events[0].workflow_execution_started_event_attributes
-    assert started.continued_execution_run_id
-    assert "cycles so far" in details
+    assert history[0].workflow_execution_started_event_attributes.continued_execution_run_id
+    assert contracts.cycle_workflow_id(house.partition, 1) not in numbers
+    assert described.typed_search_attributes[contracts.KIND] == "loop"
+    assert "4 cycles so far" in details or "5 cycles so far" in details
 
 
 async def test_the_loop_s_card_and_attributes_tell_the_last_cycle(house: House) -> None:

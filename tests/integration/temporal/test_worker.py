@@ -84,7 +84,7 @@ async def test_the_worker_outlives_a_crash_of_temporal(
         after = house.submit_silently()
         assert await relay(client, sqlite_engine, house.partition) == 0
         await asyncio.to_thread(own_server.start)
-        async with Driver(house=house, name="runner-2").running():
+        async with Driver(house=house).running():
             await house.until_run(after, "succeeded", within_s=60)
 
 

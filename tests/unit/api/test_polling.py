@@ -135,6 +135,20 @@ async def test_a_poll_that_ends_without_news_still_tells_what_holds() -> None:
     assert (await waiting).drain
 
 
+async def test_a_poll_without_patience_is_still_looked_at_once() -> None:
+    table = Table()
+    table.rows["s"] = Assignments(offers=(an_offer("lse_1"),))
+    hasty = asyncio.create_task(table.reader.wait("s", seconds=0))
+    await asyncio.sleep(0.01)
+    await table.reader.read_once()
+    assert (await hasty).offers[0].lease_id == "lse_1"
+    unknown = asyncio.create_task(table.reader.wait("unknown", seconds=0))
+    await asyncio.sleep(0.01)
+    await table.reader.read_once()
+    with pytest.raises(StaleRejected):
+        await unknown
+
+
 async def test_a_newer_poll_of_a_session_ends_the_older() -> None:
     table = Table()
     older = await table.poll()

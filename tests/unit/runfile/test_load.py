@@ -117,6 +117,12 @@ def test_json_is_yaml() -> None:
     assert check(parse(text, file="x"), "json").jobs[0].name == "a"
 
 
+def test_json_escapes_of_large_characters_are_one_character_and_lone_ones_an_error() -> None:
+    text = r'{"name": "\ud83d\ude80", "jobs": {"a": {"steps": [{"run": "true"}]}}}'
+    assert check(parse(text, file="x"), "x").name == "🚀"
+    assert "not valid text" in refusal(text.replace(r"\ude80", "")).message
+
+
 def test_an_alias_may_be_used_and_complaints_inside_point_at_its_anchor() -> None:
     text = (
         "jobs:\n  a: {env: &env {A: '1'}, steps: [{run: x}]}\n  b: {env: *env, steps: [{run: x}]}\n"

@@ -1,0 +1,102 @@
+"""A runner elsewhere: another network, another user, another directory; only URL and token."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.conftest import Forgeyard
+
+pytestmark = pytest.mark.integration
+
+NAMESPACE = f"fy{os.getpid() % 10_000}"
+HERE, THERE = "10.213.77.1", "10.213.77.2"
+NOBODY = "65534"
+RUN = """
+jobs:
+  there:
+    steps:
+      - run: "id -u; pwd; grep -m1 -o 10.213.77.2 /proc/net/fib_trie; wc -c < input.txt > size"
+    outputs: {size: size}
+  back: {needs: there, steps: [{run: 'test "$(cat size)" -eq 7'}]}
+"""
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(("ip", *words), check=True, capture_output=True)
+
+
+@pytest.fixture
+def other_host() -> Iterator[str]:
+    """Make a network namespace that is joined to this one by a cable."""
+    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("setpriv"):
+        pytest.skip("making a second host takes root, ip and setpriv")
+    try:
+        _ip("netns", "add", NAMESPACE)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this system makes no network namespaces: {error.stderr.decode()}")
+    try:
+        _ip("link", "add", f"{NAMESPACE}a", "type", "veth", "peer", "name", f"{NAMESPACE}b")
+        _ip("link", "set", f"{NAMESPACE}b", "netns", NAMESPACE)
+        _ip("addr", "add", f"{HERE}/30", "dev", f"{NAMESPACE}a")
+        _ip("link", "set", f"{NAMESPACE}a", "up")
+        _ip("-n", NAMESPACE, "addr", "add", f"{THERE}/30", "dev", f"{NAMESPACE}b")
+        _ip("-n", NAMESPACE, "link", "set", f"{NAMESPACE}b", "up")
+        yield NAMESPACE
+    finally:
+        _ip("netns", "del", NAMESPACE)
+
+
+def test_an_agent_elsewhere_needs_only_the_url_and_the_token(
+    fresh: Forgeyard, other_host: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fresh.type("up", "-d", "--listen", HERE, "--agents", "0").ok()
+    status = fresh.type("status", "--json").ok().json()
+    token = (fresh.home / "data" / "token").read_text().strip()
+    home = tmp_path_factory.mktemp("elsewhere")
+    home.chmod(0o700)
+    os.chown(home, int(NOBODY), int(NOBODY))
+    agent = _agent(other_host, home, status["agent_url"], token)
+    try:
+        project = fresh.project("abroad", RUN, input__txt="1234567")
+        submitted = fresh.type(
+            *("run", "submit", str(project / "forgeyard.yaml"), "--source", str(project)),
+            *("--watch", "--timeout", "60s"),
+        )
+        assert submitted.code == 0, submitted.out + submitted.err + _tail(home)
+        run_id = fresh.type("run", "list", "--json").ok().json()["runs"][0]["run_id"]
+        log = fresh.type("run", "logs", run_id, "--job", "there").ok().out
+        assert NOBODY in log
+        assert THERE in log
+        assert str(home) in log
+        runners = fresh.type("runner", "list", "--json").ok().out
+        assert json.loads(runners)
+        assert "abroad" in runners
+    finally:
+        agent.terminate()
+        assert agent.wait(30) == 0, _tail(home)
+    left = [path for path in (home / "work" / "jobs").rglob("*") if path.is_file()]
+    assert left == []
+
+
+def _agent(namespace: str, home: Path, url: str, token: str) -> subprocess.Popen[bytes]:
+    """Start an agent as nobody; it may read our Python, and nothing else of ours is given."""
+    command = (
+        *("ip", "netns", "exec", namespace, "setpriv", "--reuid", NOBODY, "--regid", NOBODY),
+        *("--clear-groups", "--inh-caps", "+dac_read_search", "--ambient-caps"),
+        *("+dac_read_search", sys.executable, "-m", "forgeyard.cli.main", "agent"),
+        *("--join", url, "--token", token, "--name", "abroad", "--work-dir", str(home / "work")),
+    )
+    with (home / "agent.log").open("wb") as log:
+        return subprocess.Popen(
+            command, cwd=home, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log
+        )
+
+
+def _tail(home: Path) -> str:
+    return (home / "agent.log").read_text(errors="replace")[-3000:]

@@ -1,0 +1,91 @@
+"""`forgeyard up`: ports, double starts, ending, and going on where it stopped."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import Forgeyard
+
+pytestmark = pytest.mark.integration
+
+TWO_JOBS = """
+jobs:
+  slow: {steps: [{run: "echo begun; test -e /no/such/file || sleep 4; echo done"}]}
+  last: {needs: slow, steps: [{run: "echo all done"}]}
+"""
+
+
+def test_a_taken_port_is_named_with_the_setting_that_moves_it(fresh: Forgeyard) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        answer = fresh.type("up", FORGEYARD_API__PORT=str(port))
+    assert answer.code == 7
+    assert f"port {port}" in answer.err
+    assert "FORGEYARD_API__PORT" in answer.err
+    assert not (fresh.home / "data" / "processes.json").exists()
+
+
+def test_a_second_start_in_the_same_directory_is_refused_and_harms_nothing(
+    system: Forgeyard,
+) -> None:
+    answer = system.type("up")
+    assert answer.code == 4
+    assert "another" in answer.err
+    assert system.type("run", "list", "--json").code == 0
+
+
+def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
+    project = fresh.project("unfinished", TWO_JOBS)
+    fresh.type("up", "-d").ok()
+    run = fresh.type("run", "submit", str(project / "forgeyard.yaml"), "--no-source", "--json")
+    run_id = run.ok().json()["run_id"]
+    _wait(lambda: _states(fresh, run_id)["slow"] == "running")
+    fresh.type("down").ok()
+    assert fresh.type("status", "--json").json()["running"] is False
+
+    fresh.type("up", "-d").ok()
+    watched = fresh.type("run", "watch", run_id, "--timeout", "90s")
+    assert watched.code == 0, watched.out + watched.err
+    assert _states(fresh, run_id) == {"slow": "succeeded", "last": "succeeded"}
+
+
+def test_a_start_after_a_kill_ends_what_was_left_and_goes_on(fresh: Forgeyard) -> None:
+    project = fresh.project("killed", TWO_JOBS)
+    fresh.type("up", "-d").ok()
+    first = fresh.type("status", "--json").ok().json()
+    run = fresh.type("run", "submit", str(project / "forgeyard.yaml"), "--no-source", "--json")
+    run_id = run.ok().json()["run_id"]
+    _wait(lambda: _states(fresh, run_id)["slow"] == "running")
+    os.kill(first["pid"], signal.SIGKILL)
+    fresh.type("up", "-d").ok()
+    for pid in first["processes"].values():
+        assert not _is_alive(pid)
+    watched = fresh.type("run", "watch", run_id, "--timeout", "90s")
+    assert watched.code == 0, watched.out + watched.err
+
+
+def _states(forgeyard: Forgeyard, run_id: str) -> dict[str, Any]:
+    shown = forgeyard.type("run", "show", run_id, "--json").ok().json()
+    return {job["name"]: job["state"] for job in shown["jobs"]}
+
+
+def _wait(happened: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.2)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

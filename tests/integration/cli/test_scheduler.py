@@ -1,0 +1,87 @@
+"""`forgeyard scheduler …` and `runner …` against a real API."""
+
+import pytest
+
+from forgeyard.store import tables
+from tests.integration.cli.house import House
+
+pytestmark = pytest.mark.integration
+
+HUGE = """\
+jobs:
+  huge:
+    resources: {memory: 64Gi}
+    steps: [{run: make}]
+  small:
+    steps: [{run: make}]
+"""
+
+
+@pytest.mark.requirement("CLI-001", "CLI-007")
+def test_the_status_says_what_waits_and_what_runs(house: House) -> None:
+    said = house.run("scheduler", "status")
+    assert said.code == 0, said.err
+    assert "none" in said.out
+    house.submit(HUGE)
+    house.lease()
+    said = house.run("scheduler", "status")
+    assert "1 running" in said.out
+    assert "1 eligible" in said.out
+    assert "1 online" in said.out
+    assert house.run("scheduler", "status", "--json").json()["partition"] == "default"
+
+
+@pytest.mark.requirement("CLI-003")
+def test_the_queues_count_what_waits_by_priority(house: House) -> None:
+    house.submit(HUGE.replace("  small:", "  small:\n    priority: high"))
+    said = house.run("scheduler", "queues")
+    assert "1 high" in said.out
+    assert "1 normal" in said.out
+    assert house.run("scheduler", "queues", "--json").code == 0
+
+
+@pytest.mark.requirement("CLI-004", "CLI-005")
+def test_capacity_and_runners_show_what_is_left(house: House) -> None:
+    assert "no runner" in house.run("scheduler", "runners").err
+    house.submit(HUGE)
+    house.lease()
+    rows = [line.split() for line in house.run("scheduler", "capacity").out.splitlines()]
+    assert ["free", "3.5", "7.8", "GiB", "49.8", "GiB", "3"] in rows
+    listed = house.run("scheduler", "runners").out
+    assert "3.5 of 4" in listed
+    assert "linux/x86_64" in listed
+    assert house.run("scheduler", "runners", "--json").json()[0]["name"] == "linux-1"
+    assert "ci/small, try 1" in house.run("runner", "list").out
+
+
+@pytest.mark.requirement("CLI-002")
+def test_a_job_is_explained_by_its_name_with_the_nearest_miss(house: House) -> None:
+    run_id = house.submit(HUGE)
+    house.desk.register("linux-1")
+    said = house.run("scheduler", "explain-job", f"{run_id}/huge")
+    assert said.code == 0, said.err
+    assert "64 GiB" in said.out
+    assert "(never)" in said.out
+    fits = house.run("scheduler", "explain-job", f"{run_id}/small").out
+    assert "Goes to linux-1" in fits
+    assert "position" in fits
+
+
+def test_a_job_is_explained_by_its_id_for_programs(house: House) -> None:
+    run_id = house.submit(HUGE)
+    jobs = house.run("run", "show", run_id, "--json").json()["jobs"]
+    said = house.run("scheduler", "explain-job", jobs[0]["job_id"], "--json")
+    assert said.json()["job_name"] == "huge"
+    assert house.run("scheduler", "explain-job", f"{run_id}/absent").code == 3
+    assert house.run("scheduler", "explain-job", "job_0").code == 3
+
+
+def test_a_runner_is_drained_with_a_reason_and_undrained(house: House) -> None:
+    house.desk.register("linux-1")
+    assert house.run("runner", "drain", "linux-1", "--reason", "new kernel").code == 0
+    assert "new kernel" in house.run("runner", "list").out
+    assert "draining" in house.run("runner", "list").out
+    assert house.run("runner", "undrain", "linux-1").code == 0
+    assert "online" in house.run("runner", "list").out
+    assert len(house.desk.rows(tables.audit)) == 2
+    assert house.run("runner", "drain", "absent").code == 3
