@@ -33,6 +33,7 @@ Say = Callable[[str], None]
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 20.0
 RESTARTS = 5
+HISTORY_KEPT = "72h"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +83,7 @@ class Standalone:
         engine.dispose()
         self._spawn("temporal", self._temporal_command())
         self._await("temporal", lambda: _answers(self.endpoints.temporal_address))
+        self._keep_histories()
         self._spawn("worker", (*_forgeyard(), "worker"))
         self._spawn("api", (*_forgeyard(), "api"))
         self._await("api", self._ready)
@@ -164,9 +166,19 @@ class Standalone:
             *("server", "start-dev", "--log-level", "error", "--ip", host, "--port", port),
             *("--ui-port", str(httpx.URL(self.endpoints.ui_url).port)),
             *("--db-filename", str(self._settings.data_dir / "temporal.db")),
+            *("--sqlite-pragma", "journal_mode=wal", "--sqlite-pragma", "synchronous=1"),
             *("--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"'),
             *attributes,
         )
+
+    def _keep_histories(self) -> None:
+        """Let the UI tell the story of the last three days; a day is the dev server's default."""
+        command = (temporal_binary(), "operator", "namespace", "update")
+        target = ("--namespace", self._settings.temporal.namespace, "--retention", HISTORY_KEPT)
+        address = ("--address", self.endpoints.temporal_address)
+        done = subprocess.run((*command, *target, *address), capture_output=True, check=False)
+        if done.returncode != 0:
+            self._say(f"Temporal keeps histories for its default time: {done.stderr.decode()}")
 
     def _agent_command(self, number: int, agents: int) -> tuple[str, ...]:
         name = self._settings.agent.name or socket.gethostname()

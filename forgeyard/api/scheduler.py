@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path
 from forgeyard.api.dependencies import Deps
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler.explain import Explanation, explain
+from forgeyard.scheduler.score import BEST
 from forgeyard.store import overview, snapshot, views
 from forgeyard.store.engine import read
 
@@ -61,7 +62,10 @@ def _sentence(job: views.JobView, found: Explanation) -> str:
     if not job.attempts:
         return f"The job is {words}: {job.message}." if job.message else f"The job is {words}."
     last = job.attempts[-1]
-    return f"The job is {words}: attempt {last.number} on {last.runner}, placed with {last.score}."
+    return (
+        f"The job is {words}: attempt {last.number} was placed on {last.runner}"
+        f" with a score of {last.score} out of {BEST}."
+    )
 
 
 @router.get("/scheduler/status")

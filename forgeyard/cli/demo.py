@@ -4,10 +4,11 @@ from pathlib import Path
 from typing import Final, cast
 
 from forgeyard.cli import output
-from forgeyard.cli.client import Client
+from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link
-from forgeyard.cli.shapes import Job, Run
+from forgeyard.cli.scheduler import explain
+from forgeyard.cli.shapes import Explanation, Job, Run
 from forgeyard.cli.submitting import submit_run
 from forgeyard.cli.watching import exit_code, headline, jobs_table, watch
 from forgeyard.errors import NotFound
@@ -76,7 +77,8 @@ def _last_lines(client: Client, run: Run, job: Job) -> None:
 
 
 def _explain(client: Client, job: Job, ui: str) -> None:
-    """Say why a job ran where it ran: the placement as the rules see it."""
-    answer = cast("dict[str, object]", client.get(f"/v1/jobs/{job.job_id}/scheduling"))
-    output.put(f"Why {job.name} ran on {job.runner}: {answer['sentence']}")
+    """Show one placement as the rules see it: the sentence, then what it rests on."""
+    output.put("One placement explained (`forgeyard scheduler explain-job`):", style="bold")
+    answer = client.get(path_of("v1", "jobs", job.job_id, "scheduling"))
+    explain(shaped(Explanation, answer))
     output.put(f"Its attempt in the Temporal UI: {attempt_link(ui, job.job_id, 1)}")

@@ -5,8 +5,10 @@ the order scopes, run, jobs by id, lease and attempt, runners by id, wake.
 """
 
 import sqlite3
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeAlias, cast
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -19,6 +21,9 @@ from forgeyard.config import StoreConfig
 from forgeyard.errors import AccountingCorrupt, StoreUnavailable
 
 _WRITE = "forgeyard_write"
+# Threads of one process take turns here: SQLite's own waiting backs off for seconds under load.
+_TURN = "forgeyard_turn"
+_Turn: TypeAlias = AbstractContextManager[object]
 
 
 class now_ms(GenericFunction[int]):
@@ -70,6 +75,7 @@ def _open_sqlite(url: sa.URL, config: StoreConfig) -> sa.Engine:
         pool_size=config.pool,
         max_overflow=0,
         connect_args={"isolation_level": None, "timeout": config.busy_timeout_ms / 1000},
+        execution_options={_TURN: threading.Lock()},
     )
 
     @event.listens_for(engine, "connect")
@@ -93,7 +99,8 @@ def write(engine: sa.Engine) -> Generator[sa.Connection]:
         StoreUnavailable: the database is down, too busy, or broke a deadlock; try again.
         AccountingCorrupt: a constraint that backs up our own arithmetic fired.
     """
-    with _translated(), engine.connect() as connection:
+    turn = cast("_Turn", engine.get_execution_options().get(_TURN, nullcontext()))
+    with _translated(), turn, engine.connect() as connection:
         connection.execution_options(**{_WRITE: True})
         with connection.begin():
             yield connection
