@@ -11,6 +11,7 @@ from forgeyard.cli.scheduler import explain
 from forgeyard.cli.shapes import Explanation, Job, Run
 from forgeyard.cli.submitting import submit_run
 from forgeyard.cli.watching import exit_code, headline, jobs_table, watch
+from forgeyard.config import Config
 from forgeyard.errors import NotFound
 from forgeyard.runfile.load import load_run
 
@@ -39,11 +40,11 @@ def project_root(start: Path) -> Path:
     return root
 
 
-def show(client: Client, root: Path, *, ui: str, limit: int, plain: bool) -> int:
+def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) -> int:
     """Submit the project's own run, follow it, and sum up; 0 if it succeeded."""
     _, document = load_run(root / RUN_FILE)
     submitted = submit_run(
-        client, document, source=root, limit=limit, idempotency_key=None, quiet=plain
+        client, document, source=root, config=config, idempotency_key=None, quiet=plain
     )
     run_id = str(submitted["run_id"])
     output.put(f"submitted {RUN_FILE} as {run_id}")

@@ -49,7 +49,7 @@ def demo(config: Config, *, keep: bool, plain: bool) -> int:
         endpoint = Endpoint(url=where.api_url, token=settings.token_path().read_text().strip())
         ui = f"{where.ui_url}/namespaces/{settings.temporal.namespace}"
         with Client(endpoint) as client:
-            code = show(client, root, ui=ui, limit=settings.limits.source, plain=plain)
+            code = show(client, root, ui=ui, config=settings, plain=plain)
         if keep:
             _say(f"still running; look around with --data-dir {settings.data_dir}, end with Ctrl-C")
             system.supervise(_on_signal())

@@ -71,13 +71,12 @@ def submit(
     timeout_s = seconds(timeout, "--timeout")
     key = _checked_key(idempotency_key)
     _, document = load_run(file)
-    limit = settings(data_dir).limits.source
     with connect(url, token_file, data_dir) as client:
         answer = submit_run(
             client,
             document,
             source=None if no_source else source,
-            limit=limit,
+            config=settings(data_dir),
             idempotency_key=key,
             quiet=as_json,
         )

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,21 +16,23 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from forgeyard import archive
+from forgeyard import archive, selection
 from forgeyard.cli import output
 from forgeyard.cli.client import CHUNK, Client
+from forgeyard.config import Config
 
 MOST_SKIPPED = 5
 
 
-def upload_source(client: Client, directory: Path, *, limit: int, quiet: bool) -> str:
-    """Pack a directory, upload it if need be, and return its digest.
+def upload_source(client: Client, directory: Path, *, config: Config, quiet: bool) -> str:
+    """Pack a directory, upload it if need be, and return its digest; our own data stays here.
 
     Raises:
         TooLarge: the directory holds more than the limit.
     """
     with tempfile.TemporaryFile() as file:
-        packed = archive.pack(directory, file, limit=limit)
+        select = partial(_files_but, config.data_dir)
+        packed = archive.pack(directory, file, limit=config.limits.source, select=select)
         if not quiet:
             _report(directory, packed)
         if client.has_blob(packed.digest):
@@ -38,6 +41,16 @@ def upload_source(client: Client, directory: Path, *, limit: int, quiet: bool) -
         with progress("uploading", packed.size, quiet=quiet) as advance:
             client.put_blob(packed.digest, packed.size, _pieces(file, advance))
     return packed.digest
+
+
+def _files_but(data_dir: Path, root: Path) -> list[str]:
+    """List a source's files without those of a data directory in it, which holds the token."""
+    listed = selection.source_files(root)
+    try:
+        own = data_dir.resolve().relative_to(root.resolve()).parts
+    except ValueError:
+        return listed
+    return [name for name in listed if not own or tuple(name.split("/"))[: len(own)] != own]
 
 
 def _report(directory: Path, packed: archive.Packed) -> None:

@@ -10,6 +10,7 @@ from forgeyard.cli.client import Client
 from forgeyard.cli.following import Patience
 from forgeyard.cli.options import rng
 from forgeyard.cli.source import upload_source
+from forgeyard.config import Config
 from forgeyard.model.ids import new_id
 
 API_RUNS: Final = "/v1/runs"
@@ -21,14 +22,14 @@ def submit_run(
     document: Mapping[str, object],
     *,
     source: Path | None,
-    limit: int,
+    config: Config,
     idempotency_key: str | None,
     quiet: bool,
 ) -> dict[str, object]:
     """Upload the source, submit the document, and return the run as the API shows it."""
     digest = None
     if source is not None:
-        digest = upload_source(client, source, limit=limit, quiet=quiet)
+        digest = upload_source(client, source, config=config, quiet=quiet)
     key = idempotency_key or new_id("key", now=clock.now(), rng=rng())
     body = {"document": document, "source_digest": digest, "submitted_by": whoami()}
     patience = Patience(patience_s=SUBMIT_PATIENCE_S)

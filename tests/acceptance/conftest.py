@@ -41,6 +41,11 @@ class Forgeyard:
         )
         return Answer(code=done.returncode, out=done.stdout, err=done.stderr)
 
+    def submit(self, project: Path, *words: str) -> "Answer":
+        """Submit a project's run file together with the project."""
+        file = str(project / "forgeyard.yaml")
+        return self.type("run", "submit", file, "--source", str(project), *words)
+
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Type a command that goes on; the caller ends it."""
         return subprocess.Popen(

@@ -31,7 +31,10 @@ REFUSED = {
         + f"    {STEP}\n",
         ("labels",),
     ),
-    "yaml bomb": (f"x:\n{NINES}\njobs: {{a: {{{STEP}}}}}\n", ("alias",)),
+    "yaml bomb": (
+        f"x:\n{NINES}\njobs: {{a: {{{STEP}}}}}\n",
+        ("too many values", "forgeyard.yaml:"),
+    ),
     "path out of the workspace": (
         f"jobs:\n  a:\n    {STEP}\n    outputs: {{passwords: ../../etc/passwd}}\n",
         ("jobs.a.outputs", "../../etc/passwd"),

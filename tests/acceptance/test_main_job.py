@@ -30,7 +30,7 @@ jobs:
 @pytest.fixture(scope="module")
 def run(system: Forgeyard) -> dict[str, object]:
     project = system.project("four", FOUR_JOBS, input__txt="12345")
-    answer = system.type("run", "submit", str(project / "forgeyard.yaml"), "--watch")
+    answer = system.submit(project, "--watch")
     assert answer.code == 0, answer.out + answer.err
     listed = system.type("run", "list", "--json").ok().json()
     return next(each for each in listed["runs"] if each["name"] == "four")
@@ -94,7 +94,7 @@ def test_an_impossible_job_says_why_it_waits_and_can_be_cancelled(system: Forgey
         "impossible",
         "jobs: {mac: {requires: {platform: macos}, steps: [{run: sw_vers}]}}\n",
     )
-    submitted = system.type("run", "submit", str(project / "forgeyard.yaml"), "--json").ok().json()
+    submitted = system.submit(project, "--json").ok().json()
     job = submitted["jobs"][0]["job_id"]
     explained = system.type("scheduler", "explain-job", job).ok().out
     assert "macos" in explained
@@ -116,7 +116,7 @@ def test_a_broken_shard_turns_the_run_red_with_the_right_line(system: Forgeyard)
         tests_two__py="import unittest\nclass T(unittest.TestCase):\n"
         " def test_b(self): self.assertEqual(1 + 1, 3, 'sums are off')\n",
     )
-    answer = system.type("run", "submit", str(project / "forgeyard.yaml"), "--watch")
+    answer = system.submit(project, "--watch")
     assert answer.code == 1, answer.out + answer.err
     run = system.type("run", "list", "--json").ok().json()["runs"][0]
     shown = system.type("run", "show", run["run_id"], "--json").ok().json()
@@ -132,6 +132,17 @@ def test_a_broken_shard_turns_the_run_red_with_the_right_line(system: Forgeyard)
 
 def test_an_idempotency_key_starts_one_run(system: Forgeyard) -> None:
     project = system.project("once", "jobs: {only: {steps: [{run: 'true'}]}}\n")
-    words = ("run", "submit", str(project / "forgeyard.yaml"), "--idempotency-key", "k-1", "--json")
-    first, second = (system.type(*words).ok().json() for _ in range(2))
+    words = ("--idempotency-key", "k-1", "--json")
+    first, second = (system.submit(project, *words).ok().json() for _ in range(2))
     assert first["run_id"] == second["run_id"]
+
+
+def test_our_own_data_never_travels_with_a_source(system: Forgeyard) -> None:
+    project = system.project("leak", "jobs: {look: {steps: [{run: 'find . -type f'}]}}\n")
+    file = str(project / "forgeyard.yaml")
+    submitted = system.type("run", "submit", file, "--source", str(system.home), "--watch")
+    assert submitted.code == 0, submitted.out + submitted.err
+    run = system.type("run", "list", "--json").ok().json()["runs"][0]
+    listed = system.type("run", "logs", run["run_id"]).ok().out
+    assert "leak/forgeyard.yaml" in listed
+    assert "data/" not in listed
