@@ -93,6 +93,12 @@ class InvalidRequest(Rejected):
     code = "request.invalid"
 
 
+class AmbiguousName(Rejected):
+    """A beginning of an id fits more than one thing."""
+
+    code = "name.ambiguous"
+
+
 class TooLarge(Rejected):
     """Something from outside exceeds its limit."""
 

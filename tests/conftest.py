@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,10 +110,27 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def _engine_of() -> Iterator[Callable[[str], sa.Engine]]:
+    """Keep one engine for each URL of the session: compiling the statements again is what costs."""
+    opened: dict[str, sa.Engine] = {}
+
+    def engine_of(url: str) -> sa.Engine:
+        if url not in opened:
+            opened[url] = open_engine(url, CONFIG)
+        return opened[url]
+
+    yield engine_of
+    for engine in opened.values():
+        engine.dispose()
+
+
 @pytest.fixture
-def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
-    """Give a fresh migrated SQLite file."""
-    path = tmp_path / "forgeyard.db"
+def sqlite_url(sqlite_template: Path) -> str:
+    """Give a fresh migrated SQLite file, in the place where the one before it was."""
+    path = sqlite_template.with_name("current.db")
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
+        path.with_name(name).unlink(missing_ok=True)
     shutil.copyfile(sqlite_template, path)
     return f"sqlite:///{path}"
 
@@ -140,25 +157,27 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def engine(database_url: str) -> Iterator[sa.Engine]:
+def engine(database_url: str, _engine_of: Callable[[str], sa.Engine]) -> Iterator[sa.Engine]:
     """Open a fresh migrated database of each kind in turn."""
-    opened = open_engine(database_url, CONFIG)
+    opened = _engine_of(database_url)
     yield opened
     opened.dispose()
 
 
 @pytest.fixture
-def sqlite_engine(sqlite_url: str) -> Iterator[sa.Engine]:
+def sqlite_engine(sqlite_url: str, _engine_of: Callable[[str], sa.Engine]) -> Iterator[sa.Engine]:
     """Open a fresh migrated SQLite file."""
-    opened = open_engine(sqlite_url, CONFIG)
+    opened = _engine_of(sqlite_url)
     yield opened
     opened.dispose()
 
 
 @pytest.fixture
-def postgresql_engine(postgresql_url: str) -> Iterator[sa.Engine]:
+def postgresql_engine(
+    postgresql_url: str, _engine_of: Callable[[str], sa.Engine]
+) -> Iterator[sa.Engine]:
     """Open a fresh migrated PostgreSQL database."""
-    opened = open_engine(postgresql_url, CONFIG)
+    opened = _engine_of(postgresql_url)
     yield opened
     opened.dispose()
 

@@ -7,6 +7,7 @@ Its attributes and its card survive continuing as new; its static summary does n
 forgets it then, so the workflow's id has to tell what it is.
 """
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -57,6 +58,7 @@ class SchedulerLoop:
             else:
                 self._state = replace(self._state, wait_ms=FALLBACK_MS)
             self._show()
+            _end_if_cancelled()
         await workflow.wait_condition(workflow.all_handlers_finished)
         workflow.continue_as_new(self._state)
 
@@ -169,6 +171,12 @@ class SchedulerLoop:
             f"{state.cycle} cycles so far, wake {state.handled}. "
             f"Looks again in {state.wait_ms / 1000:g} s, or as soon as something changes."
         )
+
+
+def _end_if_cancelled() -> None:
+    """Obey a cancellation that a wait swallowed, because what it waited for came all the same."""
+    if workflow.cancellation_reason() is not None:
+        raise asyncio.CancelledError
 
 
 def _raise_if_cancelled(error: ActivityError | ChildWorkflowError) -> None:

@@ -3,6 +3,7 @@
 Nothing ends it but an operator, and then every worker starts it again.
 """
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -46,6 +47,8 @@ class Upkeep:
             await workflow.sleep(
                 timedelta(milliseconds=self._state.period_ms), summary="until the next sweep"
             )
+            if workflow.cancellation_reason() is not None:  # swallowed by a wait that ended well
+                raise asyncio.CancelledError
         workflow.continue_as_new(self._state)
 
     def _is_full(self, rounds: int) -> bool:

@@ -11,11 +11,11 @@ from fastapi.concurrency import run_in_threadpool
 
 from forgeyard import clock
 from forgeyard.api.dependencies import ApiDependencies, Deps
-from forgeyard.api.names import run_id_of
 from forgeyard.api.runs import Limit, RunPath
 from forgeyard.errors import NotFound
 from forgeyard.store import logs, tables
 from forgeyard.store.engine import read
+from forgeyard.store.views import run_id_of
 
 router = APIRouter(prefix="/v1/runs/{run_id}/logs", tags=["runs"])
 FOLLOW_S: Final = 0.2

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from forgeyard.api.dependencies import Deps
-from forgeyard.api.names import run_id_of
 from forgeyard.api.runs import NamePath, RunPath
 from forgeyard.api.transfers import download
 from forgeyard.store import artifacts
 from forgeyard.store.engine import read
+from forgeyard.store.views import run_id_of
 
 router = APIRouter(prefix="/v1/runs/{run_id}/artifacts", tags=["runs"])
 ARCHIVE = "application/gzip"

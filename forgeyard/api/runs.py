@@ -10,7 +10,6 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from forgeyard.api.dependencies import ApiDependencies, Deps
-from forgeyard.api.names import run_id_of
 from forgeyard.errors import TooLarge
 from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import RunState
@@ -18,6 +17,7 @@ from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
 from forgeyard.store import runs, views
 from forgeyard.store.engine import read
+from forgeyard.store.views import run_id_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 schema_router = APIRouter(tags=["schema"])

@@ -42,7 +42,7 @@ def draw_id(prefix: str, *, now: int, rng: random.Random) -> str:
 
 def give_birth(connection: sa.Connection, birth: Birth, *, now: int, rng: random.Random) -> None:
     """Insert the run and everything that belongs to it, then wake the loop."""
-    ids = {spec.name: draw_id("job", now=now, rng=rng) for spec in birth.spec.jobs}
+    ids = _job_ids(birth.spec, now=now, rng=rng)
     rows = [
         _job_row(birth, spec, position=position, job_id=ids[spec.name], now=now)
         for position, spec in enumerate(birth.spec.jobs)
@@ -54,6 +54,12 @@ def give_birth(connection: sa.Connection, birth: Birth, *, now: int, rng: random
     _insert_deadlines(connection, birth, rows, now=now)
     _skip_the_impossible(connection, run, rows, now=now)
     changes.wake_if_waiting(connection, birth.partition, reason=f"run {birth.spec.name} submitted")
+
+
+def _job_ids(spec: RunSpec, *, now: int, rng: random.Random) -> dict[str, str]:
+    """Draw ids that sort as the jobs are written: where all else is equal, that is their order."""
+    drawn = sorted(draw_id("job", now=now, rng=rng) for _ in spec.jobs)
+    return {job.name: job_id for job, job_id in zip(spec.jobs, drawn, strict=True)}
 
 
 def _skip_the_impossible(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from forgeyard.errors import InvalidRequest, NotFound
+from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
 from forgeyard.model.protocol import StepResult
 from forgeyard.model.transitions import RunState
 from forgeyard.store import artifacts, codec, tables, waiting
@@ -28,6 +28,8 @@ from forgeyard.store.overview import scheduler_status as scheduler_status
 from forgeyard.store.waiting import Surroundings
 
 _ID = re.compile(r"[0-9A-Za-z_]{1,64}")
+_PREFIX = "run_"
+_CANDIDATES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,32 +150,35 @@ class HistoryLine:
     at: int
 
 
-def run_id_of(connection: sa.Connection, run_id_or_prefix: str) -> str:
-    """Complete a run's id.
+def run_id_of(connection: sa.Connection, typed: str) -> str:
+    """Complete a run's id, written whole or as a beginning, with `run_` or without.
 
     Raises:
         NotFound: no run's id begins so.
-        InvalidRequest: more than one does.
+        AmbiguousName: several do; `allowed` names the newest of them.
     """
+    body = typed.removeprefix(_PREFIX).upper()
+    if not body.isascii() or not body.isalnum():
+        raise _no_run(typed)
+    begins = _PREFIX + body
     runs = tables.runs
-    if not _ID.fullmatch(run_id_or_prefix):  # not even a beginning of one
-        raise _no_run(run_id_or_prefix)
     query = (
-        sa.select(runs.c.run_id)
-        .where(runs.c.run_id.startswith(run_id_or_prefix, autoescape=True))
-        .order_by(runs.c.run_id)
-        .limit(2)
+        sa.select(runs.c.run_id, runs.c.name)
+        .where(runs.c.run_id.startswith(begins, autoescape=True))
+        .order_by(runs.c.run_id.desc())
+        .limit(_CANDIDATES + 1)
     )
-    found = connection.execute(query).scalars().all()
-    if run_id_or_prefix in found or len(found) == 1:
-        return str(found[0])
+    found = {run_id: name for run_id, name in connection.execute(query)}
+    if begins in found or len(found) == 1:
+        return begins if begins in found else str(next(iter(found)))
     if not found:
-        raise _no_run(run_id_or_prefix)
-    raise InvalidRequest(
-        f"more than one run's id begins with {run_id_or_prefix}",
+        raise _no_run(typed)
+    shown = [f"{run_id} ({name})" for run_id, name in found.items()][:_CANDIDATES]
+    raise AmbiguousName(
+        f"the ids of several runs begin with {typed}",
         field="run_id",
-        value=run_id_or_prefix,
-        allowed="more of the id",
+        value=typed,
+        allowed=", ".join([*shown, "…"] if len(found) > _CANDIDATES else shown),
     )
 
 

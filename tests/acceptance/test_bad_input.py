@@ -1,6 +1,8 @@
 """What is wrong with a request is said with its place, and nothing is stored."""
 
 import hashlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import pytest
@@ -86,10 +88,16 @@ def test_a_wrong_token_is_denied(system: Forgeyard) -> None:
     assert "token" in answer.err
 
 
-def test_without_a_system_the_command_says_so() -> None:
-    from pathlib import Path
-    from tempfile import TemporaryDirectory
+def test_a_second_start_in_the_same_directory_is_refused_and_harms_nothing(
+    system: Forgeyard,
+) -> None:
+    answer = system.type("up")
+    assert answer.code == 4
+    assert "another" in answer.err
+    assert system.type("run", "list", "--json").code == 0
 
+
+def test_without_a_system_the_command_says_so() -> None:
     with TemporaryDirectory() as empty:
         lonely = Forgeyard(
             home=Path(empty), environment={"FORGEYARD_TOKEN": "x", "FORGEYARD_API__PORT": "1"}

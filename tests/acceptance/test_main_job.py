@@ -68,7 +68,7 @@ def test_outputs_travel_to_dependents_and_can_be_downloaded(
     assert "make" in listed
     assert "size" in listed
     target = system.home / "downloaded"
-    system.type("run", "download", run["run_id"], "--output", str(target)).ok()
+    system.type("run", "download", run["run_id"], "--to", str(target)).ok()
     found = [path for path in target.rglob("*") if path.is_file()]
     assert found
     if found[0].suffix == ".gz":

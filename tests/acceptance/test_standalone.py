@@ -16,7 +16,9 @@ pytestmark = pytest.mark.integration
 
 TWO_JOBS = """
 jobs:
-  slow: {steps: [{run: "echo begun; test -e /no/such/file || sleep 4; echo done"}]}
+  slow:
+    timeouts: {execution: 5m}
+    steps: [{run: "until test -e GATE; do sleep 0.1; done"}]
   last: {needs: slow, steps: [{run: "echo all done"}]}
 """
 
@@ -33,17 +35,9 @@ def test_a_taken_port_is_named_with_the_setting_that_moves_it(fresh: Forgeyard) 
     assert not (fresh.home / "data" / "processes.json").exists()
 
 
-def test_a_second_start_in_the_same_directory_is_refused_and_harms_nothing(
-    system: Forgeyard,
-) -> None:
-    answer = system.type("up")
-    assert answer.code == 4
-    assert "another" in answer.err
-    assert system.type("run", "list", "--json").code == 0
-
-
 def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
-    project = fresh.project("unfinished", TWO_JOBS)
+    gate = fresh.home / "gate"
+    project = fresh.project("unfinished", TWO_JOBS.replace("GATE", str(gate)))
     fresh.type("up", "-d").ok()
     run = fresh.type("run", "submit", str(project / "forgeyard.yaml"), "--no-source", "--json")
     run_id = run.ok().json()["run_id"]
@@ -51,6 +45,7 @@ def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
     fresh.type("down").ok()
     assert fresh.type("status", "--json").json()["running"] is False
 
+    gate.touch()
     fresh.type("up", "-d").ok()
     watched = fresh.type("run", "watch", run_id, "--timeout", "90s")
     assert watched.code == 0, watched.out + watched.err
@@ -58,7 +53,8 @@ def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
 
 
 def test_a_start_after_a_kill_ends_what_was_left_and_goes_on(fresh: Forgeyard) -> None:
-    project = fresh.project("killed", TWO_JOBS)
+    gate = fresh.home / "gate"
+    project = fresh.project("killed", TWO_JOBS.replace("GATE", str(gate)))
     fresh.type("up", "-d").ok()
     first = fresh.type("status", "--json").ok().json()
     run = fresh.type("run", "submit", str(project / "forgeyard.yaml"), "--no-source", "--json")
@@ -66,6 +62,7 @@ def test_a_start_after_a_kill_ends_what_was_left_and_goes_on(fresh: Forgeyard) -
     _wait(lambda: _states(fresh, run_id)["slow"] == "running")
     os.kill(first["pid"], signal.SIGKILL)
     fresh.type("up", "-d").ok()
+    gate.touch()
     for pid in first["processes"].values():
         assert not _is_alive(pid)
     watched = fresh.type("run", "watch", run_id, "--timeout", "90s")

@@ -21,7 +21,7 @@ from forgeyard.model.job import Step
 from forgeyard.model.units import Millis
 from tests.builders import a_job_spec
 from tests.integration.agent.scripts import PATH, eventually, is_alive, number_in
-from tests.unit.agent.deals import Watch, a_held_lease
+from tests.unit.agent.deals import LEASE_ID, Watch, a_held_lease
 
 pytestmark = pytest.mark.integration
 
@@ -138,7 +138,7 @@ async def test_a_step_runs_in_the_workspace_with_a_clean_environment(
         "FORGEYARD_JOB_NAME": "build",
         "FORGEYARD_ATTEMPT": "2",
         "FORGEYARD_WORKSPACE": str(yard.folders.workspace),
-        "FORGEYARD_LEASE_ID": "lea_1",
+        "FORGEYARD_LEASE_ID": LEASE_ID,
     }
     assert run.result.exit_code == 0
 

@@ -3,7 +3,7 @@
 import pytest
 import sqlalchemy as sa
 
-from forgeyard.errors import InvalidRequest, NotFound
+from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
 from forgeyard.model.job import Condition, FailureClass, OutputSpec, Priority, RetryPolicy
 from forgeyard.model.protocol import Outcome, Phase, StepResult, Usage
 from forgeyard.model.transitions import JobState, RunState
@@ -145,7 +145,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(desk: Desk) -> None:
     with read(desk.engine) as connection:
         assert views.run_id_of(connection, first) == first
         assert views.run_id_of(connection, first[: common + 1]) == first
-        with pytest.raises(InvalidRequest, match="more than one"):
+        with pytest.raises(AmbiguousName, match="several"):
             views.run_id_of(connection, first[:common])
         for nothing in ("", "run_none", "%", "run%", "\0", "ä", "a" * 100):
             with pytest.raises(NotFound):

@@ -1,5 +1,6 @@
 """Offers as an agent receives them, and a clock that a test moves."""
 
+import os
 from dataclasses import replace
 
 from forgeyard.agent.lease import HeldLease
@@ -7,6 +8,9 @@ from forgeyard.model.ids import AttemptId, JobId, LeaseId, RunId, SessionId
 from forgeyard.model.protocol import Offer
 from forgeyard.model.units import Millis
 from tests.builders import a_job_spec
+
+LEASE_ID = LeaseId(f"lea_{os.getpid()}")
+"""Unlike that of a test beside this one: what carries another's mark would be killed with it."""
 
 
 class Watch:
@@ -27,7 +31,7 @@ class Watch:
 def an_offer(**changed: object) -> Offer:
     """Describe an offer: a job of one step, 30 s to accept, 5 s of grace."""
     offer = Offer(
-        lease_id=LeaseId("lea_1"),
+        lease_id=LEASE_ID,
         epoch=3,
         attempt_id=AttemptId("att_1"),
         attempt_number=2,
