@@ -160,6 +160,10 @@ class _Post:
                 down.set()
             logger.warning("event %s not sent: %s", last["event_id"], _told(error))
             return False
+        except (ValueError, LookupError, TypeError) as error:
+            # A damaged row: it must not hold up the others, and settling needs no workflow.
+            logger.error("event %s cannot be read: %s", last["event_id"], error)
+            return await asyncio.to_thread(_is_settled, self.engine, last["stream"])
         return True
 
     async def _send(self, row: Row) -> None:
@@ -220,6 +224,9 @@ def _told(error: Exception) -> str:
 
 
 def _claim(engine: sa.Engine, older_than_ms: int) -> Sequence[Row]:
+    with read(engine) as connection:
+        if not outbox.is_claimable(connection, older_than_ms=older_than_ms):
+            return []
     with write(engine) as connection:
         return outbox.claim(connection, limit=BATCH, for_ms=CLAIM_MS, older_than_ms=older_than_ms)
 

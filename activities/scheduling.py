@@ -3,7 +3,9 @@
 Nothing is decided here: `place.plan` decides who goes where, the commit decides who gets it.
 """
 
+import logging
 import random
+from collections.abc import Mapping
 
 import sqlalchemy as sa
 from temporalio import activity
@@ -12,8 +14,10 @@ from activities import contracts
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
-from forgeyard.store import commit, snapshot, tables
+from forgeyard.store import commit, parking, snapshot, tables
 from forgeyard.store.engine import read, write
+
+logger = logging.getLogger(__name__)
 
 
 class SchedulingActivities:
@@ -42,6 +46,7 @@ class SchedulingActivities:
         """
         with read(self._engine) as connection:
             seen = snapshot.load(connection, request.partition, self._policy)
+        self._park(seen.damaged)
         plan = place.plan(seen, self._policy)
         with write(self._engine) as connection:
             saved = commit.save_plan(
@@ -59,6 +64,13 @@ class SchedulingActivities:
             planned=saved.planned,
             full=saved.planned >= self._policy.batch,
         )
+
+    def _park(self, damaged: Mapping[str, str]) -> None:
+        """End the jobs that cannot be read, each in its own transaction."""
+        for job_id, why in damaged.items():
+            logger.error("job %s cannot be read and is parked: %s", job_id, why)
+            with write(self._engine) as connection:
+                parking.park(connection, job_id, why=why)
 
     @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
     def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:

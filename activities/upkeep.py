@@ -30,11 +30,13 @@ class UpkeepActivities:
 
     @activity.defn(name="upkeep.sweep")
     async def sweep(self, request: contracts.Partition) -> contracts.SweepSummary:
-        """Send what others left unsent, sweep the store, and send what that brought about."""
-        relayed = await self._relay(request, self._policy.sweep.outbox_age)
+        """Sweep the store, then send what that brought about and what others left unsent.
+
+        Deadlines come first: a long backlog of events must not hold them up.
+        """
         swept = await asyncio.to_thread(sweep_store, self._engine, request.partition, self._policy)
-        if swept.expired or swept.due or swept.settled or swept.repaired:
-            relayed += await self._relay(request, 0)
+        acted = swept.expired or swept.due or swept.settled or swept.repaired
+        relayed = await self._relay(request, 0 if acted else self._policy.sweep.outbox_age)
         return contracts.SweepSummary(
             expired=swept.expired,
             due=swept.due,

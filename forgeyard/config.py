@@ -1,11 +1,12 @@
 """The configuration tree: read once by a composition root, handed on by group.
 
 Sources, strongest first: arguments, `FORGEYARD_*` environment variables (`__` between group and
-key), the TOML file. An unknown key is an error.
+key), the TOML file. An unknown key is an error, in each of them.
 """
 
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -38,7 +40,7 @@ class TemporalConfig(Group):
 class StoreConfig(Group):
     """Where truth lives."""
 
-    url: str = ""
+    url: str = Field(default="", repr=False)
     """SQLAlchemy URL; empty means `DATA_DIR/forgeyard.db`."""
     pool: int = Field(default=8, ge=1, le=200)
     busy_timeout_ms: int = Field(default=10_000, ge=0)
@@ -158,8 +160,21 @@ class ClientConfig(BaseSettings):
 
     url: str = ""
     """Empty means the system that runs in the data directory."""
-    token: str = ""
+    token: str = Field(default="", repr=False)
     token_file: str = ""
+
+
+PREFIX = "FORGEYARD_"
+OUTSIDE = frozenset({"FORGEYARD_CONFIG", "FORGEYARD_DB_PASSWORD"}) | frozenset(
+    f"{PREFIX}{name.upper()}" for name in ClientConfig.model_fields
+)
+"""Variables that mean something, but not to the tree; the password is `deploy/`'s."""
+SEEN_BY_JOBS = frozenset(
+    f"{PREFIX}{name}"
+    for name in ("RUN_ID", "RUN_NAME", "JOB_ID", "JOB_NAME", "ATTEMPT", "WORKSPACE", "LEASE_ID")
+)
+"""What an agent tells a job, which may itself start Forgeyard."""
+FOR_TESTS = "FORGEYARD_TEST_"
 
 
 def load_client() -> ClientConfig:
@@ -171,15 +186,60 @@ def load(**overrides: object) -> Config:
     """Read the configuration.
 
     Raises:
-        InvalidRequest: naming the first setting that is unknown or out of range.
+        InvalidRequest: naming the first setting that is unknown, out of range or unreadable.
     """
+    _check_names(os.environ)
+    _check_file(os.environ.get("FORGEYARD_CONFIG"))
     try:
         return Config.model_validate(overrides)
     except ValidationError as error:
         first = error.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
+        # What stands under a misspelt name may be a secret.
+        is_unknown = first["type"] == "extra_forbidden"
         raise InvalidRequest(
-            f"configuration: {name}: {first['msg']}", field=name, value=first.get("input")
+            f"configuration: {name}: {first['msg']}",
+            field=name,
+            value=None if is_unknown else first.get("input"),
+        ) from error
+    except SettingsError as error:
+        raise InvalidRequest(f"configuration: {error}", field="environment") from None
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """Refuse a variable of ours that nobody reads: it is most likely a misspelt one."""
+    for name in sorted(names):
+        upper = name.upper()
+        passed_by = upper in OUTSIDE or upper in SEEN_BY_JOBS or upper.startswith(FOR_TESTS)
+        if upper.startswith(PREFIX) and not passed_by and not _is_setting(upper):
+            known = [f"{PREFIX}{field.upper()}" for field in Config.model_fields]
+            raise InvalidRequest(
+                f"configuration: {name}: no setting is called so",
+                field=name,
+                allowed=f"{', '.join(known)}, with __ between group and key",
+            )
+
+
+def _is_setting(name: str) -> bool:
+    group, separator, _ = name.removeprefix(PREFIX).partition("__")
+    field = Config.model_fields.get(group.lower())
+    return field is not None and (not separator or isinstance(field.default, Group))
+
+
+def _check_file(file: str | None) -> None:
+    """Refuse a file that was named and cannot be read; the settings' reader would pass it over."""
+    if not file:
+        return
+    try:
+        with Path(file).open("rb") as stream:
+            tomllib.load(stream)
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else str(error)
+        raise InvalidRequest(
+            f"configuration: {file}: {said}",
+            field="FORGEYARD_CONFIG",
+            value=file,
+            allowed="a TOML file",
         ) from error
 
 

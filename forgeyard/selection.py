@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from forgeyard.errors import InvalidRequest
+from forgeyard.errors import InvalidRequest, shortened
 
 NEVER = frozenset({".git", ".forgeyard"})
 """Directories that are never part of a source: version control, and our own data with its token."""
 IGNORE_FILE = ".forgeyardignore"
 _ANY_DEPTH = "**"
 _GIT_SECONDS = 60
+_NO_CHECKOUT = "not a git repository"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +145,11 @@ def _is_left_out(rules: tuple[Rule, ...], path: str) -> bool:
 
 
 def _git_files(root: Path) -> list[str]:
-    """Ask git for tracked and untracked files; nothing if it is no checkout, or ignored itself."""
+    """Ask git for tracked and untracked files; nothing if it is no checkout, or ignored itself.
+
+    Raises:
+        InvalidRequest: git fails in a checkout; to pack everything would include what it ignores.
+    """
     git = shutil.which("git")
     if git is None:
         return []
@@ -158,12 +163,31 @@ def _git_files(root: Path) -> list[str]:
             timeout=_GIT_SECONDS,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    except OSError as error:
+        raise _git_fails(root, str(error)) from error
+    except subprocess.TimeoutExpired as error:
+        raise _git_fails(root, f"no answer in {_GIT_SECONDS} seconds") from error
     if done.returncode != 0:
-        return []
+        said = done.stderr.decode(errors="replace").strip()
+        if _NO_CHECKOUT in said or not _is_in_checkout(root):
+            return []
+        raise _git_fails(root, said)
     names = (os.fsdecode(name) for name in done.stdout.split(b"\0") if name)
     return [file for name in names for file in _with_nested(root, name.rstrip("/"))]
+
+
+def _is_in_checkout(root: Path) -> bool:
+    here = root.resolve()
+    return any((folder / ".git").exists() for folder in (here, *here.parents))
+
+
+def _git_fails(root: Path, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"git cannot tell which files of {root} it ignores: {shortened(why, 500)}",
+        field="source",
+        value=root,
+        allowed="a checkout that git can read, or a directory that is none",
+    )
 
 
 def _with_nested(root: Path, name: str) -> list[str]:

@@ -183,13 +183,22 @@ def postgresql_engine(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the seconds that each folder of tests took, so that CI shows where time goes."""
+    """Print what tests measured, and the seconds of each folder, so that CI shows both."""
     seconds: Counter[str] = Counter()
+    measured: list[str] = []
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
                 folder = Path(report.nodeid.split("::")[0]).parent.as_posix()
                 seconds[folder] += report.duration
+                if report.when == "call":
+                    name = report.nodeid.rpartition("::")[2]
+                    measured += [
+                        f"{name}: {what}: {value}" for what, value in report.user_properties
+                    ]
+    terminalreporter.section("measured")
+    for line in measured:
+        terminalreporter.write_line(line)
     terminalreporter.section("seconds per folder")
     for folder, took in sorted(seconds.items()):
         terminalreporter.write_line(f"{took:8.1f} {folder}")

@@ -38,6 +38,7 @@ from workflows.scheduling_cycle import SchedulingCycle
 from workflows.upkeep import Upkeep
 
 PURE: Final = ("forgeyard", "activities")
+WORKFLOWS: Final = (SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep)
 STICKY_TIMEOUT: Final = timedelta(seconds=2)
 GRACE: Final = timedelta(seconds=30)
 logger = logging.getLogger(__name__)
@@ -90,7 +91,7 @@ def build_worker(client: Client, parts: Parts) -> Worker:
     return Worker(
         client,
         task_queue=queue,
-        workflows=[SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep],
+        workflows=WORKFLOWS,
         activities=[
             scheduling.is_pending,
             scheduling.plan_cycle,
@@ -108,9 +109,14 @@ def build_worker(client: Client, parts: Parts) -> Worker:
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         graceful_shutdown_timeout=GRACE,
         interceptors=[TypedFailures()],
-        workflow_runner=SandboxedWorkflowRunner(
-            restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE)
-        ),
+        workflow_runner=sandbox(),
+    )
+
+
+def sandbox() -> SandboxedWorkflowRunner:
+    """Run workflows apart from everything impure; replaying them needs the very same."""
+    return SandboxedWorkflowRunner(
+        restrictions=SandboxRestrictions.default.with_passthrough_modules(*PURE)
     )
 
 

@@ -6,6 +6,7 @@ own connections, so that a slow transfer never holds up a renewal.
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self, TypeVar
@@ -184,7 +185,7 @@ class AgentClient:
             raise _unreachable(error) from error
 
     async def _post(self, path: str, message: object) -> httpx.Response:
-        content = TypeAdapter(type(message)).dump_json(message)
+        content = _writer(type(message)).dump_json(message)
         return await self._call(
             "POST", path, content=content, headers={"Content-Type": "application/json"}
         )
@@ -215,6 +216,12 @@ class AgentClient:
         if not answer.is_success:
             raise _error(answer)
         return answer
+
+
+@cache
+def _writer(kind: type[object]) -> TypeAdapter[object]:
+    """Build the writer of a message once: that takes longer than the request."""
+    return TypeAdapter(kind)
 
 
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:

@@ -10,7 +10,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,7 +43,7 @@ class AgentSettings:
     """Where the server is, and what this host's operator grants."""
 
     url: str
-    token: str
+    token: str = field(repr=False)
     config: AgentConfig
     limits: LimitsConfig
 
@@ -71,7 +71,7 @@ async def _when(stop: asyncio.Event | None, agent: "Agent") -> None:
 def serve(settings: AgentSettings) -> int:
     """Run an agent as this process: TERM drains, TERM again or INT ends what runs, too."""
     if not structlog.is_configured():
-        _configure_log()
+        configure_log()
     return asyncio.run(_serve(settings))
 
 
@@ -84,12 +84,16 @@ async def _serve(settings: AgentSettings) -> int:
     return await agent.run()
 
 
-def _configure_log() -> None:
+def configure_log() -> None:
+    """Write to stderr, for people."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
+            # Never rich tracebacks: they print local variables, and some hold secrets.
+            structlog.dev.ConsoleRenderer(
+                colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+            ),
         ],
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )

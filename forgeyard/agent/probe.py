@@ -119,16 +119,19 @@ async def _ask(name: str, path: str) -> Toolchain | None:
     found = shutil.which(program, path=path)
     if found is None:
         return None
-    process = await asyncio.create_subprocess_exec(
-        found,
-        *arguments,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        env={"PATH": path, "LC_ALL": "C", "HOME": "/nonexistent"},
-        cwd="/",
-        start_new_session=True,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            found,
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            env={"PATH": path, "LC_ALL": "C", "HOME": "/nonexistent"},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError:
+        return None  # executable in name only, such as a script without its first line
     try:
         async with asyncio.timeout(TOOL_TIMEOUT_S):
             answer, _ = await process.communicate()

@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from forgeyard.agent import proctable
@@ -32,7 +32,7 @@ class Command:
 
     argv: tuple[str, ...]
     cwd: Path
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,7 @@ def processes() -> Iterator[Process]:
 def find(pid: int) -> Process | None:
     """Read one process, if it exists."""
     try:
-        return parse_stat((_PROC / str(pid) / "stat").read_text(errors="replace"))
+        return parse_stat(_read(pid, "stat").decode(errors="replace"))
     except (OSError, IndexError, ValueError):
         return None
 
@@ -88,6 +88,12 @@ def _carries(pid: int, mark: bytes) -> bool:
     if pid == os.getpid():
         return False
     try:
-        return mark in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return mark in _read(pid, "environ").split(b"\0")
     except OSError:
         return False
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Read a file of a process without buffers and paths: the whole table is read for every job."""
+    with open(f"{_PROC}/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read()

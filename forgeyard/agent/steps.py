@@ -7,7 +7,7 @@ outlives it.
 import asyncio
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.logs import LogStream
@@ -33,7 +33,7 @@ class Bench:
 
     held: HeldLease
     folders: Folders
-    env: Mapping[str, str]
+    env: Mapping[str, str] = field(repr=False)
     logs: LogStream
     meter: Meter
     sampler: Sampler

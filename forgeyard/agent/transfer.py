@@ -82,7 +82,9 @@ class Transfers:
 
     def _pack(self, output: OutputSpec) -> tuple[archive.Packed, Path]:
         path = self._folders.transfer / f"output-{output.name}"
-        with path.open("wb") as target:
+        # A job may have put a pipe here, which to open would take for ever: never what is there.
+        path.unlink(missing_ok=True)
+        with path.open("xb") as target:
             packed = archive.pack_output(
                 self._folders.workspace, output.path, target, self._limits.output
             )

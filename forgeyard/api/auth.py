@@ -31,7 +31,7 @@ def ensure_token(path: Path) -> str:
     Raises:
         Forbidden: others may read the file, or it holds no token.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
         _make(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:

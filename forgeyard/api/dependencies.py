@@ -3,7 +3,7 @@
 import random
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -24,7 +24,7 @@ class ApiDependencies:
     blobs: BlobStore
     config: Config
     policy: SchedulingPolicy
-    token: str
+    token: str = field(repr=False)
     rng: random.Random
     kick: Callable[[], None]
     """Ask for a relay of what was just committed; never blocks and never fails."""

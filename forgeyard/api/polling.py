@@ -18,6 +18,9 @@ from forgeyard.model.protocol import Assignments
 REPEAT_S: Final = 2.0
 LOOK_S: Final = 2.0
 PAUSE_AFTER_ERROR_S: Final = 1.0
+HINT_S: Final = 0.01
+GAPS: Final = 4
+"""A hint lets the reader read so many times as often as its period says, not more."""
 REMEMBERED_SESSIONS: Final = 10_000
 
 _log = logging.getLogger(__name__)
@@ -66,9 +69,16 @@ class AssignmentReader:
     """Answer waiting sessions from one periodic read; lives in one event loop."""
 
     def __init__(
-        self, fetch: Fetch, *, period_s: float, monotonic: Callable[[], float] = clock.monotonic
+        self,
+        fetch: Fetch,
+        *,
+        period_s: float,
+        changed: Callable[[], bool] | None = None,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
+        """Read every `period_s`, and sooner when `changed` says that there may be news."""
         self._fetch = fetch
+        self._changed = changed
         self._period_s = period_s
         self._monotonic = monotonic
         self._polls: dict[str, _Poll] = {}
@@ -114,12 +124,23 @@ class AssignmentReader:
                     await _first(stopping, asyncio.create_task(self._wanted.wait()), None)
                     continue
                 pause = await self._round_surviving_errors()
-                await _first(stopping, None, pause)
+                await self._rest(stopping, pause)
         finally:
             stopping.cancel()
             self._closed = True
             for poll in self._polls.values():
                 poll.settle(poll.latest)
+
+    async def _rest(self, stopping: asyncio.Task[Literal[True]], pause: float) -> None:
+        """Sleep until it is time to read again, or until a hint that comes late enough."""
+        if self._changed is None or pause > self._period_s:
+            await _first(stopping, None, pause)
+            return
+        loop = asyncio.get_running_loop()
+        until = loop.time() + pause
+        await _first(stopping, None, pause / GAPS)
+        while not stopping.done() and not self._changed() and loop.time() < until:
+            await _first(stopping, None, HINT_S)
 
     async def _round_surviving_errors(self) -> float:
         try:

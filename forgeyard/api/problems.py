@@ -128,8 +128,13 @@ def _problem(
 
 def _answer(problem: Problem, headers: Mapping[str, str]) -> Response:
     with_id = {REQUEST_ID: problem.request_id} if problem.request_id else {}
+    # What was given may hold lone surrogates, which no answer can carry.
+    said = {
+        name: value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+        for name, value in asdict(problem).items()
+    }
     return JSONResponse(
-        asdict(problem),
+        said,
         status_code=problem.status,
         media_type=MEDIA_TYPE,
         headers={**headers, **with_id},

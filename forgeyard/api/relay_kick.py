@@ -60,7 +60,8 @@ class RelayKick:
     async def _relay_once(self) -> None:
         self._kicked.clear()
         try:
-            await asyncio.wait_for(self._relay(), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                await self._relay()
         except Exception as error:
             self.failures += 1
             self._kicked.set()

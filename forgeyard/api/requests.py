@@ -67,7 +67,8 @@ class BodyLimit:
             await self._app(scope, receive, send)
             return
         try:
-            body = await asyncio.wait_for(self._read(scope, receive), self._timeout_s)
+            async with asyncio.timeout(self._timeout_s):
+                body = await self._read(scope, receive)
         except TimeoutError:
             await self._refuse(_TooSlow("the body did not arrive in time"), scope, receive, send)
         except TooLarge as error:

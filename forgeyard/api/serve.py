@@ -32,7 +32,7 @@ from forgeyard.config import Config
 from forgeyard.errors import PortTaken
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
-from forgeyard.store import dispatch, liveness
+from forgeyard.store import dispatch, liveness, outbox
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine, read, write
 
@@ -70,10 +70,13 @@ async def serve(
         engine = open_engine(config.database_url(), config.store)
         try:
             temporal = client or await _lazy_client(config)
-            process = _Process(config, policy or SchedulingPolicy(), engine, temporal)
-            if listening is not None:
-                listening(Listening(api_url=_url(public), agent_url=_url(agents)))
-            await process.run(stop, public=public, agents=agents)
+            with outbox.watching(engine) as changed:
+                process = _Process(
+                    config, policy or SchedulingPolicy(), engine, temporal, changed=changed
+                )
+                if listening is not None:
+                    listening(Listening(api_url=_url(public), agent_url=_url(agents)))
+                await process.run(stop, public=public, agents=agents)
         finally:
             engine.dispose()
     finally:
@@ -121,14 +124,22 @@ class _Process:
     """Everything that one API process runs, wired together."""
 
     def __init__(
-        self, config: Config, policy: SchedulingPolicy, engine: sa.Engine, client: Client
+        self,
+        config: Config,
+        policy: SchedulingPolicy,
+        engine: sa.Engine,
+        client: Client,
+        *,
+        changed: Callable[[], bool],
     ) -> None:
         self._config = config
         self._policy = policy
         self._engine = engine
         self._client = client
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
-        self._reader = AssignmentReader(self._assignments, period_s=config.api.poll_ms / 1000)
+        self._reader = AssignmentReader(
+            self._assignments, period_s=config.api.poll_ms / 1000, changed=changed
+        )
 
     async def run(
         self, stop: asyncio.Event, *, public: socket.socket, agents: socket.socket
@@ -177,7 +188,8 @@ class _Process:
     async def _keep_beating(self, ending: asyncio.Event) -> None:
         while not ending.is_set():
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(ending.wait(), BEAT_S)
+                async with asyncio.timeout(BEAT_S):
+                    await ending.wait()
             if not ending.is_set():
                 await self._beat()
 

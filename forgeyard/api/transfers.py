@@ -97,7 +97,8 @@ def _pieces(stream: AsyncIterator[bytes]) -> Iterator[bytes]:
 
 async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
     try:
-        return await asyncio.wait_for(anext(stream), IDLE_S)
+        async with asyncio.timeout(IDLE_S):
+            return await anext(stream)
     except StopAsyncIteration:
         return None
     except ClientDisconnect:

@@ -45,7 +45,7 @@ class Client:
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
             transport=transport,
             # Reading the host's certificates takes longer than most commands; http needs none.
-            verify=endpoint.url.startswith("https:"),
+            verify=httpx.URL(endpoint.url).scheme == "https",
             # A proxy for the outside world must not see what goes to this host.
             trust_env=not endpoint.is_local,
         )

@@ -10,7 +10,7 @@ from forgeyard.cli.links import attempt_link
 from forgeyard.cli.scheduler import explain
 from forgeyard.cli.shapes import Explanation, Job, Run
 from forgeyard.cli.submitting import submit_run
-from forgeyard.cli.watching import exit_code, headline, jobs_table, watch
+from forgeyard.cli.watching import exit_code, headline, jobs_shown, watch
 from forgeyard.config import Config
 from forgeyard.errors import NotFound
 from forgeyard.runfile.load import load_run
@@ -56,7 +56,8 @@ def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) ->
 def _sum_up(client: Client, run: Run, ui: str) -> None:
     output.put()
     if not output.is_live():
-        output.console().print(headline(run), jobs_table(run))
+        console = output.console()
+        console.print(headline(run), jobs_shown(run, width=console.width))
         output.put()
     for job in run.jobs:
         if job.state in {"failed", "timed_out", "lost"}:

@@ -1,10 +1,12 @@
 """Finds the system to talk to and the token for it.
 
 The URL comes from the option, the environment, or the system that runs in the data directory. The
-token of a data directory goes to that system and to this host, never anywhere else.
+token of a data directory goes to that system and to this host, never anywhere else. A data
+directory that came with somebody's sources is not believed: it would say where tokens go.
 """
 
 import json
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -16,6 +18,7 @@ from forgeyard.config import ClientConfig, Config
 from forgeyard.errors import InvalidRequest, NotFound, Unauthenticated
 
 ENDPOINTS: Final = "endpoints.json"
+TOKEN: Final = "token"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 LONGEST_TOKEN: Final = 4_096
 
@@ -73,10 +76,10 @@ def _with_token(
     if token_file is not None:
         return Endpoint(url=found, token=read_token(token_file))
     if client.token:
-        return Endpoint(url=found, token=client.token)
+        return Endpoint(url=found, token=checked_token(client.token, field="FORGEYARD_TOKEN"))
     if client.token_file:
         return Endpoint(url=found, token=read_token(Path(client.token_file)))
-    local = Path(running_system(config.data_dir).get("token_file") or config.token_path())
+    local = config.token_path()
     if (found == checked_url(own) or httpx.URL(found).host in LOOPBACK) and local.is_file():
         return Endpoint(url=found, token=read_token(local))
     raise Unauthenticated(
@@ -88,6 +91,8 @@ def _with_token(
 
 def running_system(data_dir: Path) -> dict[str, str]:
     """Read what `forgeyard up` wrote about itself; empty if nothing runs there."""
+    if not _is_private(data_dir / TOKEN):
+        return {}
     try:
         found: object = json.loads((data_dir / ENDPOINTS).read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -112,11 +117,33 @@ def read_token(path: Path) -> str:
         raise InvalidRequest(
             f"cannot read the token: {error}", field="token-file", value=path
         ) from None
+    return checked_token(token, field="token-file", where=str(path))
+
+
+def checked_token(token: str, *, field: str, where: str = "") -> str:
+    """Accept what can stand in a header; what cannot is never repeated, for it may be a secret.
+
+    Raises:
+        InvalidRequest: it is empty, or not one line of ASCII text.
+    """
+    token = token.strip()
     if not token or not token.isascii() or not token.isprintable():
         raise InvalidRequest(
-            f"{path} holds no token", field="token-file", value=path, allowed="one line of text"
+            f"{where or field} holds no token",
+            field=field,
+            value=where or None,
+            allowed="one line of text",
         )
     return token
+
+
+def _is_private(path: Path) -> bool:
+    """Tell whether a file is for one user only, as `up` makes it and no checkout can."""
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISREG(mode) and not stat.S_IMODE(mode) & 0o077
 
 
 def checked_url(url: str) -> str:
@@ -128,14 +155,25 @@ def checked_url(url: str) -> str:
     try:
         parsed = urlsplit(url)
         fine = parsed.scheme in ("http", "https") and bool(parsed.hostname) and parsed.port != 0
+        # A user in the URL would replace the token; both would end up in error messages.
+        fine = fine and parsed.username is None and not parsed.query and not parsed.fragment
         host = httpx.URL(url).host
     except (httpx.InvalidURL, ValueError):
         fine, host = False, ""
     if not fine or not host or not url.isprintable() or " " in url:
         raise InvalidRequest(
-            f"{url!r} is not a URL", field="url", value=url, allowed="http://HOST:PORT"
+            f"{_without_user(url)!r} is not a URL",
+            field="url",
+            value=_without_user(url),
+            allowed="http://HOST:PORT",
         )
     return url.rstrip("/")
+
+
+def _without_user(url: str) -> str:
+    """Leave out a user and password, which error messages must not repeat."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url
 
 
 def _listener(host: str, port: int) -> str:

@@ -5,6 +5,7 @@ characters. Colours obey NO_COLOR, and nothing moves where there is no terminal.
 """
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -17,6 +18,9 @@ from forgeyard.errors import Corrupt, ForgeyardError, InvalidRunFile, Unavailabl
 
 WIDE: Final = 240
 """Columns where there is no terminal, so that nothing is cut off for the next program."""
+
+ROOMY: Final = 110
+"""From so many columns on, sentences stand beside what they are about."""
 
 STATE_STYLES: Final[Mapping[str, str]] = {
     "succeeded": "green",
@@ -81,8 +85,9 @@ def put_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: s
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Lay cells out in columns."""
     found = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for column in columns:
-        found.add_column(Text(column.upper()), overflow="fold")
+    for place, column in enumerate(columns):
+        # What a row is called stays whole: people copy it.
+        found.add_column(Text(column.upper()), overflow="fold", no_wrap=place == 0)
     for row in rows:
         found.add_row(*(cell(value) for value in row))
     return found
@@ -100,6 +105,19 @@ def plain(text: str) -> str:
         one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode()
         for one in text
     )
+
+
+_STEERING = re.compile(r"\x1b\[[0-9;:]*m|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def unsteered(text: str) -> str:
+    """Show the escapes in a job's output that would do more to a terminal than colour it."""
+
+    def shown(found: re.Match[str]) -> str:
+        one = found.group()
+        return one if len(one) > 1 else one.encode("unicode_escape").decode()
+
+    return _STEERING.sub(shown, text)
 
 
 def words(state: str) -> str:

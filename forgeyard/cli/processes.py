@@ -38,10 +38,15 @@ def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
 
 def demo(config: Config, *, keep: bool, plain: bool) -> int:
     """Start a system of its own on free ports, let it build this project, and end it."""
-    from worker.standalone import running
+    from worker.standalone import end_leftovers, running
 
     root = project_root(Path.cwd())
     settings = _demo_settings(config, root)
+    if _endpoints(settings.data_dir) is not None:
+        raise Conflict(f"a demo runs in {settings.data_dir} already; end it", field="data_dir")
+    end_leftovers(settings.data_dir, say=_say)
+    shutil.rmtree(settings.data_dir, ignore_errors=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     _say("starting Temporal, store, worker, API and one agent")
     with running(settings, agents=1, say=_say) as system:
         where = system.endpoints
@@ -57,7 +62,7 @@ def demo(config: Config, *, keep: bool, plain: bool) -> int:
 
 
 def _demo_settings(settings: Config, root: Path) -> Config:
-    """Use any free ports and an empty data directory, and offer the tool environment to jobs."""
+    """Use any free ports and a data directory apart, and offer the tool environment to jobs."""
     any_port = "127.0.0.1:0"
     tools = root / TOOLS
     python = subprocess.run(
@@ -67,13 +72,9 @@ def _demo_settings(settings: Config, root: Path) -> Config:
         check=True,
     )
     toolchain = ToolchainConfig(name=TOOLCHAIN, version=python.stdout.strip(), bin=str(tools))
-    data_dir = settings.data_dir.resolve() / "demo"
-    if _endpoints(data_dir) is not None:
-        raise Conflict(f"a demo runs already in {data_dir}; end it first", field="data_dir")
-    shutil.rmtree(data_dir, ignore_errors=True)
     return settings.model_copy(
         update={
-            "data_dir": data_dir,
+            "data_dir": settings.data_dir.resolve() / "demo",
             "temporal": settings.temporal.model_copy(
                 update={"address": any_port, "ui_url": f"http://{any_port}"}
             ),

@@ -22,15 +22,16 @@ from forgeyard.cli.options import (
     settings,
 )
 from forgeyard.cli.run_file import DEFAULT_FILE, RunFilePath
-from forgeyard.cli.shapes import Run, RunPage
+from forgeyard.cli.shapes import Run, RunPage, RunSummary
 from forgeyard.cli.submitting import API_RUNS, submit_run, whoami
-from forgeyard.cli.watching import exit_code, headline, jobs_table, now_ms, watch
+from forgeyard.cli.watching import exit_code, headline, jobs_shown, now_ms, watch
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.transitions import RunState
 from forgeyard.runfile.load import load_run
 
 INTERRUPTED = 130
 TIMED_OUT = 6
+COLUMNS = ("run", "name", "state", "jobs", "took", "age", "by")
 app = typer.Typer(no_args_is_help=True, help="Submit runs and follow them.")
 
 Timeout = Annotated[
@@ -172,22 +173,26 @@ def list_runs(
         output.put_json(answer)
         return
     page, now = shaped(RunPage, answer), now_ms()
-    rows = [
-        (
-            run.run_id,
-            run.name,
-            output.words(run.state),
-            f"{run.jobs - run.open_jobs}/{run.jobs}",
-            output.duration((run.finished_at or now) - run.created_at),
-            output.duration(now - run.created_at),
-            run.submitted_by,
-        )
-        for run in page.runs
-    ]
-    columns = ("run", "name", "state", "jobs over", "took", "age", "by")
-    output.put_table(columns, rows, empty="no runs")
+    rows = [_row(run, now) for run in page.runs]
+    # On a small screen whole ids and names matter more than who it was.
+    shown = len(COLUMNS) if output.console().width >= output.ROOMY else len(COLUMNS) - 1
+    output.put_table(COLUMNS[:shown], [row[:shown] for row in rows], empty="no runs")
     if page.next:
-        output.say(f"more: forgeyard run list --before {page.next}")
+        filtered = f" --state {state.value}" if state else ""
+        more = f"--limit {limit}{filtered} --before {shlex.quote(page.next)}"
+        output.say(f"more: forgeyard run list {more}")
+
+
+def _row(run: RunSummary, now: int) -> tuple[str, ...]:
+    return (
+        run.run_id,
+        run.name,
+        output.words(run.state),
+        f"{run.jobs - run.open_jobs}/{run.jobs}",
+        output.duration((run.finished_at or now) - run.created_at),
+        output.duration(now - run.created_at),
+        run.submitted_by,
+    )
 
 
 @app.command()
@@ -216,20 +221,23 @@ def show(
     console.print(headline(found))
     if found.rerun_of:
         output.put(f"a rerun of {found.rerun_of}")
-    console.print(jobs_table(found))
+    console.print(jobs_shown(found, width=console.width))
     _show_links(found, temporal_ui(settings(data_dir), url))
 
 
 def _show_links(run: Run, ui: str | None) -> None:
+    """Print a link a line and whole, however narrow the terminal: they are there to be clicked."""
     links = [
-        (job.name, str(attempt.number), attempt_link(ui, job.job_id, attempt.number))
+        f"  {job.name} {attempt.number}  {attempt_link(ui, job.job_id, attempt.number)}"
         for job in run.jobs
         for attempt in job.attempts
         if ui is not None
     ]
     if links:
         output.put()
-        output.put_table(("job", "try", "in the Temporal Web UI"), links, empty="")
+        output.put("in the Temporal Web UI, by job and try", style="bold")
+        for link in links:
+            output.put(link)
 
 
 @app.command()

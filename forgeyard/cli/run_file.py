@@ -22,6 +22,7 @@ def init(
         Path, typer.Argument(metavar="FILE", help="Where to write it; a directory will do.")
     ] = DEFAULT_FILE,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a commented run file to start from.
 
@@ -42,6 +43,9 @@ def init(
         raise InvalidRequest(
             f"cannot write {target}: {error.strerror}", field="FILE", value=target
         ) from None
+    if as_json:
+        output.put_json({"file": str(target)})
+        return
     output.put(f"wrote {target}")
     output.say(f"next: forgeyard run submit {target} --watch")
 

@@ -103,12 +103,12 @@ def _stream(
             break
         question["after"] = page.next
     if printer is not None:
-        sys.stdout.write(printer.rest())
+        _write(printer.rest())
 
 
 def _print(chunk: LogChunk, printer: LinePrinter | None) -> None:
     if printer is not None:
-        sys.stdout.write(printer.add(chunk))
+        _write(printer.add(chunk))
         return
     line = {
         "job": chunk.job,
@@ -118,6 +118,11 @@ def _print(chunk: LogChunk, printer: LinePrinter | None) -> None:
         "text": chunk.text,
     }
     sys.stdout.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def _write(text: str) -> None:
+    """Print what jobs printed: as it is, unless a terminal would obey it."""
+    sys.stdout.write(output.unsteered(text) if sys.stdout.isatty() else text)
 
 
 def artifacts(

@@ -46,6 +46,7 @@ def list_runners(
 def drain(
     runner: RunnerName,
     reason: Reason = "",
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
@@ -60,6 +61,9 @@ def drain(
         client.post(
             f"{path_of('v1', 'runners', runner)}:drain", {"reason": reason, "actor": whoami()}
         )
+    if as_json:
+        output.put_json({"runner": runner, "drain_requested": True})
+        return
     output.put(f"{runner} takes no more work")
 
 
@@ -67,6 +71,7 @@ def drain(
 def undrain(
     runner: RunnerName,
     reason: Reason = "",
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
@@ -81,4 +86,7 @@ def undrain(
         client.post(
             f"{path_of('v1', 'runners', runner)}:undrain", {"reason": reason, "actor": whoami()}
         )
+    if as_json:
+        output.put_json({"runner": runner, "drain_requested": False})
+        return
     output.put(f"{runner} takes work again")

@@ -8,7 +8,7 @@ import typer
 
 from forgeyard import config
 from forgeyard.cli import output, processes
-from forgeyard.cli.endpoint import Endpoint, checked_url, resolve_agent
+from forgeyard.cli.endpoint import Endpoint, checked_token, checked_url, resolve_agent
 from forgeyard.cli.options import DataDir, Json, TokenFile, settings
 from forgeyard.errors import InvalidRequest
 
@@ -182,6 +182,7 @@ def _endpoint(
         raise InvalidRequest(
             "two tokens were given", field="--token", allowed="--token or --token-file"
         )
+    token = checked_token(token, field="--token") if token else None
     if token and join:
         return Endpoint(url=checked_url(join), token=token)
     client = config.load_client()

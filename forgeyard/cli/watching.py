@@ -5,7 +5,6 @@ from typing import Final
 
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from forgeyard import clock
@@ -55,11 +54,12 @@ def _drop(_line: str) -> None:
 
 def _live(client: Client, run_id: str, patience: Patience, expired: Callable[[], bool]) -> Run:
     run = patience.ask(lambda: fetch(client, run_id))
-    with Live(_picture(run), console=output.console(), auto_refresh=False) as live:
+    console = output.console()
+    with Live(_picture(run, console.width), console=console, auto_refresh=False) as live:
         while not run.is_over and not expired():
             patience.pause()
             run = patience.ask(lambda: fetch(client, run_id))
-            live.update(_picture(run), refresh=True)
+            live.update(_picture(run, console.width), refresh=True)
     return run
 
 
@@ -96,8 +96,8 @@ def changes(run: Run, told: dict[str, str]) -> list[str]:
     return lines
 
 
-def _picture(run: Run) -> Group:
-    return Group(headline(run), jobs_table(run))
+def _picture(run: Run, width: int) -> Group:
+    return Group(headline(run), jobs_shown(run, width=width))
 
 
 def headline(run: Run) -> Text:
@@ -111,10 +111,14 @@ def headline(run: Run) -> Text:
     return line
 
 
-def jobs_table(run: Run) -> Table:
-    """Lay out a run's jobs, and say why each of them waits."""
+def jobs_shown(run: Run, *, width: int) -> Group:
+    """Lay out a run's jobs and say why each waits: beside it, or below on a small screen."""
     now = now_ms()
-    return output.table(JOB_COLUMNS, [job_row(job, now) for job in run.jobs])
+    rows = [job_row(job, now) for job in run.jobs]
+    if width >= output.ROOMY:
+        return Group(output.table(JOB_COLUMNS, rows))
+    whys = [Text(output.plain(f"{job.name}: {job.why}")) for job in run.jobs if job.why]
+    return Group(output.table(JOB_COLUMNS[:-1], [row[:-1] for row in rows]), *whys)
 
 
 def job_row(job: Job, now: int) -> tuple[str, ...]:

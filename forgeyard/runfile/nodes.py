@@ -116,6 +116,9 @@ def read_node(text: str) -> Node | None:
         raise _not_yaml(error) from None
     except YAMLError as error:
         raise _malformed(str(error).splitlines()[0]) from None
+    except (OverflowError, ValueError):
+        # The parser's own, for an escape such as \UFFFFFFFF; it has lost the place.
+        raise _malformed("an escape names no character") from None
 
 
 def _malformed(

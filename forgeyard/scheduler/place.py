@@ -6,7 +6,7 @@ gone for the jobs behind it. The same code plans and explains.
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
@@ -37,6 +37,8 @@ class Plan:
     """Jobs that were waiting."""
     runners: int
     """Runners that were looked at."""
+    capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The capability digest by which each runner was judged; another one voids the judgement."""
 
 
 def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
@@ -57,6 +59,7 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
         diagnoses=_diagnoses(blocked, snapshot.runners, board.free),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
+        capabilities={runner.runner_id: runner.capability_digest for runner in snapshot.runners},
     )
 
 

@@ -77,6 +77,8 @@ class Snapshot:
     runners: tuple[SchedulingRunner, ...]
     waiting: int
     """Every eligible job, also those beyond the ones loaded."""
+    damaged: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Waiting jobs whose rows cannot be read, each with the reason; they are never placed."""
 
     def digest(self) -> str:
         """Name this very snapshot, whatever order its parts come in (MOD-005)."""

@@ -101,11 +101,6 @@ def of_run(connection: sa.Connection, run_id: str) -> tuple[Artifact, ...]:
     return _of_jobs(connection, [dict(row) for row in rows])
 
 
-def of_job(connection: sa.Connection, job_id: str) -> tuple[Artifact, ...]:
-    """List a job's artifacts by name."""
-    return _of_jobs(connection, [changes.find(connection, JOB, job_id)])
-
-
 def find(connection: sa.Connection, run_id: str, job: str, name: str) -> Artifact:
     """Find one artifact of a run.
 

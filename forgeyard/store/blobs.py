@@ -234,12 +234,6 @@ def record(connection: sa.Connection, digest: str, size: int) -> None:
     changes.upsert(connection, tables.blobs, row, changes={"used_at": now, "size_bytes": size})
 
 
-def known(connection: sa.Connection, digest: str) -> bool:
-    """Tell whether a blob was recorded."""
-    query = sa.select(tables.blobs.c.digest).where(tables.blobs.c.digest == check_digest(digest))
-    return connection.execute(query).first() is not None
-
-
 def touch(connection: sa.Connection, digest: str) -> int | None:
     """Keep a blob safe from retention for another hour; return its size, or None if unknown.
 

@@ -7,7 +7,7 @@ with the grants, so committing again returns them and writes nothing.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -54,7 +54,7 @@ def commit_cycle(connection: sa.Connection, cycle_id: int, *, policy: LeasePolic
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
     answers = grant(
-        [_request(row) for row in planned],
+        [_request(row, runners) for row in planned],
         {job_id: _job_standing(row) for job_id, row in jobs.items()},
         {runner_id: _runner_standing(row) for runner_id, row in runners.items()},
     )
@@ -150,7 +150,7 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
 
 def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
     """Lock every candidate, so that a full one can be replaced by the next."""
-    candidates = {runner_id for row in planned for runner_id, _ in row["candidates"]}
+    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
     columns = [column for column in _runners.c if column.name != "capabilities"]
     query = (
         sa.select(*columns)
@@ -161,12 +161,17 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
     return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
 
 
-def _request(row: Row) -> GrantRequest:
-    return GrantRequest(
-        job_id=row["job_id"],
-        resources=_resources(row),
-        candidates=tuple((runner_id, score) for runner_id, score in row["candidates"]),
+def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
+    """Ask for the candidates that are still what they were judged to be.
+
+    One that registered with other capabilities or another trust since may break a requirement.
+    """
+    candidates = tuple(
+        (runner_id, score)
+        for runner_id, score, judged in row["candidates"]
+        if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
     )
+    return GrantRequest(job_id=row["job_id"], resources=_resources(row), candidates=candidates)
 
 
 def _job_standing(row: Row) -> JobStanding:

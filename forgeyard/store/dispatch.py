@@ -14,7 +14,7 @@ from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import Assignments, Input, Offer
 from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
-from forgeyard.store import codec, tables
+from forgeyard.store import specs, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
 
@@ -32,11 +32,13 @@ def assignments(
     offered = _offered(connection, drains)
     cancelled = _cancelled(connection, drains)
     inputs = _inputs(connection, offered)
+    # An offer that cannot be read must not silence the others: it lapses, and its job is parked.
+    readable = [(row, spec) for row in offered if (spec := specs.find(row)) is not None]
     return {
         session_id: Assignments(
             offers=tuple(
-                _offer(row, inputs[row["job_id"]], policy)
-                for row in offered
+                _offer(row, spec, inputs[row["job_id"]], policy)
+                for row, spec in readable
                 if row["session_id"] == session_id
             ),
             cancel=tuple(cancelled.get(session_id, ())),
@@ -163,7 +165,7 @@ def _outputs_of_needs(
     return found
 
 
-def _offer(row: Row, inputs: tuple[Input, ...], policy: LeasePolicy) -> Offer:
+def _offer(row: Row, spec: JobSpec, inputs: tuple[Input, ...], policy: LeasePolicy) -> Offer:
     return Offer(
         lease_id=LeaseId(row["lease_id"]),
         epoch=row["epoch"],
@@ -172,7 +174,7 @@ def _offer(row: Row, inputs: tuple[Input, ...], policy: LeasePolicy) -> Offer:
         job_id=JobId(row["job_id"]),
         run_id=RunId(row["run_id"]),
         run_name=row["run_name"],
-        spec=codec.decode(JobSpec, row["spec"]),
+        spec=spec,
         inputs=inputs,
         ttl=Millis(min(row["left"], policy.offer_ttl)),
         grace=Millis(row["grace_ms"]),

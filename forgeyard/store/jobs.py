@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.job import Condition, FailureClass, JobSpec
 from forgeyard.model.transitions import JobState, RunState
-from forgeyard.store import changes, codec, tables
+from forgeyard.store import changes, codec, specs, tables
 from forgeyard.store.changes import JOB, RUN, DeadlineKind, Row
 
 BAD_ENDS = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT})
@@ -49,28 +49,55 @@ def requirement_class(spec: JobSpec) -> str:
     return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
 
 
-def make_eligible(connection: sa.Connection, job: Row, *, reason: str, now: int) -> Row:
-    """Let a job wait for a runner from now on, with a fresh queue deadline; return its row."""
-    return _make_eligible(connection, [job], reason=reason, now=now)[0]
+def make_eligible(connection: sa.Connection, run: Row, job: Row, *, reason: str, now: int) -> None:
+    """Let a job wait for a runner from now on, with a fresh queue deadline."""
+    endings = _make_eligible(connection, [job], since=now, reason=reason, now=now)
+    finish_jobs(connection, run, endings, now=now)
+
+
+def give_back(connection: sa.Connection, run: Row, job: Row, *, reason: str, now: int) -> None:
+    """Let a job whose offer came to nothing wait on: no runner took it, so its clock runs on.
+
+    Else a job that every runner turns down would never reach its queue timeout.
+    """
+    since = job["eligible_at"]
+    endings = _make_eligible(connection, [job], since=since, reason=reason, now=now)
+    finish_jobs(connection, run, endings, now=now)
 
 
 def _make_eligible(
-    connection: sa.Connection, rows: Sequence[Row], *, reason: str, now: int
-) -> list[Row]:
-    _forget_deadlines(connection, rows)
+    connection: sa.Connection, rows: Sequence[Row], *, since: int, reason: str, now: int
+) -> list[Ending]:
+    """Let jobs wait; return how those end instead whose specification cannot be read."""
+    readable = [(row, spec) for row in rows if (spec := specs.find(row)) is not None]
+    waiting = [row for row, _ in readable]
+    _forget_deadlines(connection, waiting)
     deadlines = [
         {
             "kind": DeadlineKind.QUEUE.value,
             "entity_id": row["job_id"],
             "partition": row["partition"],
-            "due_at": now + codec.decode(JobSpec, row["spec"]).timeouts.queue,
+            "due_at": since + spec.timeouts.queue,
         }
-        for row in rows
+        for row, spec in readable
     ]
     if deadlines:
         connection.execute(sa.insert(tables.deadlines), deadlines)
-    return changes.move_all(
-        connection, JOB, rows, JobState.ELIGIBLE, reason=reason, now=now, eligible_at=now
+    changes.move_all(
+        connection, JOB, waiting, JobState.ELIGIBLE, reason=reason, now=now, eligible_at=since
+    )
+    return [parked(row) for row in rows if row not in waiting]
+
+
+def parked(job: Row) -> Ending:
+    """Say how a job ends whose stored specification cannot be read."""
+    message = specs.PARKED_MESSAGE
+    return Ending(
+        job=job,
+        state=JobState.CANCELLED,
+        reason=message,
+        failure_class=specs.PARKED,
+        message=message,
     )
 
 
@@ -133,8 +160,8 @@ def promote(
         else:
             reason = unmet(condition)
             endings.append(Ending(job=job, state=JobState.SKIPPED, reason=reason, message=reason))
-    _make_eligible(connection, met, reason="its needs have ended", now=now)
-    return endings
+    reason = "its needs have ended"
+    return [*endings, *_make_eligible(connection, met, since=now, reason=reason, now=now)]
 
 
 def is_met(condition: Condition, needs: Iterable[Need]) -> bool:

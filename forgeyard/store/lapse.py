@@ -66,7 +66,7 @@ def _lose(
     lost, blame = AttemptState.LOST, FailureClass.RUNNER_LOST.value
     if held.lease["state"] == LeaseState.OFFERED:
         end_offer(connection, held, lost, lease=lease, reason=reason, now=now, failure_class=blame)
-        jobs.make_eligible(connection, held.job, reason=reason, now=now)
+        jobs.give_back(connection, held.run, held.job, reason=reason, now=now)
         return
     end_attempt(
         connection,

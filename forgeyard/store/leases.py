@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from forgeyard.errors import StaleRejected
-from forgeyard.model.job import FailureClass, JobSpec
+from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
     Accepted,
@@ -38,7 +38,7 @@ from forgeyard.model.transitions import (
     RunState,
 )
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import changes, codec, fence, jobs, lapse, phases, tables
+from forgeyard.store import changes, codec, fence, jobs, lapse, phases, specs, tables
 from forgeyard.store.changes import LEASE, RUN, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held, end_attempt, end_offer
@@ -141,7 +141,7 @@ def reject(
     rejected, lease = AttemptState.REJECTED, LeaseState.REJECTED
     end_offer(connection, held, rejected, lease=lease, reason=reason, now=now)
     lapse.refuse(connection, held.lease, reason=reason, until=now + policy.refusal_memory)
-    jobs.make_eligible(connection, held.job, reason=reason, now=now)
+    jobs.give_back(connection, held.run, held.job, reason=reason, now=now)
     changes.wake(connection, held.job["partition"], reason="an offer was turned down")
     return Done()
 
@@ -171,17 +171,21 @@ def renew(connection: sa.Connection, message: Renew, *, policy: LeasePolicy) -> 
 
 
 def _renewable(connection: sa.Connection, message: Renew) -> dict[tuple[str, int], Row]:
-    """Lock the active leases of this session among those named, in the order of their ids."""
-    leases = tables.leases
+    """Lock the active leases of this session among those named, in the order of runs and jobs.
+
+    Whoever stops a run or takes over a runner locks them in that order too.
+    """
+    leases, jobs_ = tables.leases, tables.jobs
     query = (
         sa.select(leases)
+        .join(jobs_, jobs_.c.job_id == leases.c.job_id)
         .where(
             leases.c.lease_id.in_({renewal.lease_id for renewal in message.leases}),
             leases.c.session_id == message.session_id,
             leases.c.state == LeaseState.ACTIVE.value,
         )
-        .order_by(leases.c.lease_id)
-        .with_for_update()
+        .order_by(jobs_.c.run_id, jobs_.c.job_id)
+        .with_for_update(of=leases)
     )
     rows = connection.execute(query).mappings()
     return {(row["lease_id"], row["epoch"]): dict(row) for row in rows}
@@ -240,7 +244,7 @@ def complete(
         return CompletionVerdict.STALE_REJECTED
     if message.outcome is not Outcome.SUCCEEDED:
         _end(connection, held, message, now=now, policy=policy)
-    elif _missing_outputs(connection, held):
+    elif not _has_outputs(connection, held):
         return CompletionVerdict.INVALID_REJECTED
     else:
         _succeed(connection, held, message, now=now, policy=policy)
@@ -254,13 +258,16 @@ def _is_repeated(held: Held, message: Complete) -> bool:
     return kept == (LeaseState.RELEASED, message.epoch, message.outcome.value)
 
 
-def _missing_outputs(connection: sa.Connection, held: Held) -> set[str]:
-    outputs = codec.decode(JobSpec, held.job["spec"]).outputs
-    required = {output.name for output in outputs if output.required}
+def _has_outputs(connection: sa.Connection, held: Held) -> bool:
+    """Tell whether every required output was stored; what cannot be checked was not."""
+    spec = specs.find(held.job)
+    if spec is None:
+        return False
+    required = {output.name for output in spec.outputs if output.required}
     artifacts = tables.artifacts
     attempt_id = held.attempt["attempt_id"]
     query = sa.select(artifacts.c.name).where(artifacts.c.attempt_id == attempt_id)
-    return required - set(connection.execute(query).scalars())
+    return required <= set(connection.execute(query).scalars())
 
 
 def _succeed(

@@ -73,13 +73,14 @@ def _extend_leases(
     connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy
 ) -> int:
     """Give every live lease its lost time back, and time enough for agents to call again."""
-    leases = tables.leases
+    leases, jobs = tables.leases, tables.jobs
     live = leases.c.state.in_([state.value for state in LIVE_LEASE_STATES])
     rows = connection.execute(
         sa.select(leases.c.lease_id, leases.c.state, leases.c.expires_at)
+        .join(jobs, jobs.c.job_id == leases.c.job_id)
         .where(live)
-        .order_by(leases.c.lease_id)
-        .with_for_update()
+        .order_by(jobs.c.run_id, jobs.c.job_id)
+        .with_for_update(of=leases)
     ).all()
     lease = policy.lease
     ttl = {LeaseState.OFFERED: lease.offer_ttl, LeaseState.ACTIVE: lease.execution_ttl}

@@ -5,7 +5,9 @@ is held over a send: a claim that runs out is taken over, so receivers must reco
 Two relays never hold the same stream at once.
 """
 
-from collections.abc import Collection, Sequence
+import sqlite3
+from collections.abc import Callable, Collection, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -29,14 +31,13 @@ def claim(
     limit: int,
     for_ms: int,
     older_than_ms: int = 0,
-    streams: Collection[str] | None = None,
 ) -> list[Row]:
     """Take every undelivered event of up to `limit` streams, each stream in sequence.
 
     A stream with an event that somebody still holds is left alone. Streams that were tried least
     come first, then the oldest, so that one that cannot be delivered does not hold up the others.
     """
-    heads = _lock_heads(connection, limit, older_than_ms, streams)
+    heads = _lock_heads(connection, limit, older_than_ms)
     if not heads:
         return []
     outbox = tables.outbox
@@ -55,6 +56,45 @@ def claim(
     )
     _hold(connection, [row["event_id"] for row in claimed], until=now + for_ms)
     return [{**row, "claimed_until": now + for_ms} for row in claimed]
+
+
+def is_claimable(connection: sa.Connection, *, older_than_ms: int = 0) -> bool:
+    """Look whether a claim may find anything, without writing."""
+    outbox = tables.outbox
+    query = sa.select(outbox.c.event_id).where(
+        outbox.c.delivered_at.is_(None),
+        outbox.c.claimed_until <= now_ms(),
+        outbox.c.created_at <= now_ms() - older_than_ms,
+    )
+    return connection.execute(query.limit(1)).first() is not None
+
+
+@contextmanager
+def watching(engine: sa.Engine) -> Generator[Callable[[], bool]]:
+    """Give a question cheap enough for every few milliseconds: was an event appended since?
+
+    It is a hint: on PostgreSQL the answer is always no, and the asker looks after its period.
+    """
+    path = engine.url.database
+    if engine.dialect.name != "sqlite" or not path:
+        yield lambda: False
+        return
+    own = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    seen: object = None
+
+    def appended() -> bool:
+        nonlocal seen
+        try:
+            newest: object = own.execute("SELECT max(rowid) FROM outbox").fetchone()
+        except sqlite3.Error:
+            return False
+        before, seen = seen, newest
+        return before is not None and before != newest
+
+    try:
+        yield appended
+    finally:
+        own.close()
 
 
 def delivered(connection: sa.Connection, event_ids: Collection[str]) -> None:
@@ -95,9 +135,7 @@ def lag_ms(connection: sa.Connection) -> int:
     return 0 if created_at is None else max(0, database_now(connection) - created_at)
 
 
-def _lock_heads(
-    connection: sa.Connection, limit: int, older_than_ms: int, streams: Collection[str] | None
-) -> Sequence[str]:
+def _lock_heads(connection: sa.Connection, limit: int, older_than_ms: int) -> Sequence[str]:
     """Lock the first undelivered event of each free stream: whoever has it has the stream."""
     outbox, earlier = tables.outbox, tables.outbox.alias("earlier")
     now = database_now(connection)
@@ -112,8 +150,6 @@ def _lock_heads(
         outbox.c.created_at <= now - older_than_ms,
         ~behind,
     )
-    if streams is not None:
-        query = query.where(outbox.c.stream.in_(sorted(streams)))
     query = query.order_by(outbox.c.tries, outbox.c.created_at, outbox.c.event_id).limit(limit)
     # Named, for PostgreSQL would lock the rows of the subquery's table as well.
     return connection.execute(query.with_for_update(skip_locked=True, of=outbox)).scalars().all()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
@@ -18,6 +19,8 @@ from forgeyard.store.engine import database_now
 
 RUNNING = (JobState.LEASED, JobState.PREPARING, JobState.RUNNING, JobState.UPLOADING_OUTPUTS)
 _LEVEL_OF_QUEUES = "queue"
+# Named one by one: an index finds them among all the jobs that have ended.
+_OPEN_JOBS = [state for state in JobState if state not in FINAL_JOB_STATES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +182,7 @@ def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
             sa.func.count().label("total"),
             sa.func.min(jobs.c.eligible_at).label("since"),
         )
-        .where(jobs.c.state.not_in([state.value for state in FINAL_JOB_STATES]))
+        .where(jobs.c.state.in_([state.value for state in _OPEN_JOBS]))
         .group_by(jobs.c.queue_id, jobs.c.state, jobs.c.priority)
     )
     groups: dict[str, list[Row]] = {}
@@ -249,7 +252,7 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         drain_requested=bool(row["drain_requested"]),
         drain_reason=row["drain_reason"],
         pool=row["pool_id"],
-        capabilities=codec.decode(Capabilities, row["capabilities"]),
+        capabilities=_capabilities(row),
         total=total,
         allocatable=allocatable,
         reserved=reserved,
@@ -258,6 +261,14 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         registered_at=row["registered_at"],
         last_seen_at=row["last_seen_at"],
     )
+
+
+def _capabilities(row: Row) -> Capabilities:
+    """Read what a runner can do; one that cannot be read is still shown."""
+    try:
+        return codec.decode(Capabilities, row["capabilities"])
+    except Corrupt:
+        return Capabilities()
 
 
 def _resources(row: Row, prefix: str) -> Resources:

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import sqlalchemy as sa
 
-from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.transitions import FINAL_ATTEMPT_STATES, AttemptState, JobState
-from forgeyard.store import changes, codec, tables
+from forgeyard.store import changes, specs, tables
 from forgeyard.store.changes import ATTEMPT, JOB, DeadlineKind, Row
 from forgeyard.store.release import ATTEMPT_DEADLINES, Held
 
@@ -44,13 +43,15 @@ def advance(
             connection, ATTEMPT, attempt, state, reason=reason, now=now, **{_INSTANTS[state]: now}
         )
         job = changes.move(connection, JOB, job, JobState(state.value), reason=reason, now=now)
-    changes.clear_deadlines(connection, attempt["attempt_id"], *ATTEMPT_DEADLINES)
+    attempt_id = attempt["attempt_id"]
+    due_at = now + _timeout(job, phase) + policy.deadline_slack
+    if held.lease["cancel_requested"]:
+        # Whoever was told to stop gains no time by going on.
+        due_at = min([due_at, *deadlines_of(connection, attempt_id).values()])
+    changes.clear_deadlines(connection, attempt_id, *ATTEMPT_DEADLINES)
+    partition = attempt["partition"]
     changes.set_deadline(
-        connection,
-        _DEADLINES[phase],
-        attempt["attempt_id"],
-        partition=attempt["partition"],
-        due_at=now + _timeout(job, phase) + policy.deadline_slack,
+        connection, _DEADLINES[phase], attempt_id, partition=partition, due_at=due_at
     )
     return replace(held, attempt=attempt, job=job)
 
@@ -84,7 +85,7 @@ def time_left(connection: sa.Connection, held: Held, *, now: int, policy: Schedu
 
 
 def _timeout(job: Row, phase: AttemptState) -> int:
-    timeouts = codec.decode(JobSpec, job["spec"]).timeouts
+    timeouts = specs.timeouts(job)
     return {
         AttemptState.PREPARING: timeouts.preparation,
         AttemptState.RUNNING: timeouts.execution,

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from forgeyard.model.ids import new_id
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler.diagnose import Diagnosis
-from forgeyard.scheduler.place import Plan
+from forgeyard.scheduler.place import Decision, Plan
 from forgeyard.store import bulk, codec, tables
 from forgeyard.store.engine import database_now
 
@@ -60,7 +60,7 @@ def save_plan(
             "job_id": decision.job_id,
             "attempt_id": new_id("att", now=moment, rng=rng),
             "lease_id": new_id("lse", now=moment, rng=rng),
-            "candidates": json.dumps(decision.candidates, separators=(",", ":")),
+            "candidates": _candidates(decision, plan),
         }
         for position, decision in enumerate(plan.decisions)
     ]
@@ -72,6 +72,15 @@ def save_plan(
         runners=plan.runners,
         planned=len(placements),
     )
+
+
+def _candidates(decision: Decision, plan: Plan) -> str:
+    """Write runners, scores, and what each runner could do when it was judged."""
+    judged = [
+        (runner_id, score, plan.capabilities.get(runner_id))
+        for runner_id, score in decision.candidates
+    ]
+    return json.dumps(judged, separators=(",", ":"))
 
 
 def _save_diagnoses(connection: sa.Connection, diagnoses: tuple[Diagnosis, ...]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from forgeyard.model.job import FailureClass, JobSpec
+from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import (
     FINAL_ATTEMPT_STATES,
@@ -17,7 +17,7 @@ from forgeyard.model.transitions import (
     RunState,
 )
 from forgeyard.scheduler.retry import GiveUp, Retry, decide
-from forgeyard.store import changes, codec, jobs, tables
+from forgeyard.store import changes, jobs, specs, tables
 from forgeyard.store.changes import JOB, DeadlineKind, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held, lock_attempt
@@ -99,10 +99,9 @@ def _decide(
     job = _charge(connection, held.job) if state in CHARGED else held.job
     stopped = job["cancel_reason"] is not None or run["state"] == RunState.CANCELLING
     blame = FailureClass(attempt["failure_class"] or _BLAME[state])
-    retry = codec.decode(JobSpec, job["spec"]).retry
-    verdict = decide(retry, blame, job["attempts_charged"], cancelled=stopped)
+    verdict = decide(specs.retry(job), blame, job["attempts_charged"], cancelled=stopped)
     if isinstance(verdict, Retry):
-        return _try_again(connection, job, verdict, blame=blame, now=now)
+        return _try_again(connection, run, job, verdict, blame=blame, now=now)
     return _give_up(connection, held, job, verdict, stopped=stopped, blame=blame, now=now)
 
 
@@ -115,14 +114,15 @@ def _charge(connection: sa.Connection, job: Row) -> Row:
 
 
 def _try_again(
-    connection: sa.Connection, job: Row, verdict: Retry, *, blame: FailureClass, now: int
+    connection: sa.Connection, run: Row, job: Row, verdict: Retry, *, blame: FailureClass, now: int
 ) -> tuple[Row, str]:
     """Let the job wait for its delay, or for a runner at once when there is none."""
     wait = f"in {verdict.delay} ms" if verdict.delay else "at once"
     decision = f"try again {wait} after {blame}"
     job = changes.move(connection, JOB, job, JobState.RETRY_WAITING, reason=decision, now=now)
     if not verdict.delay:
-        return jobs.make_eligible(connection, job, reason=decision, now=now), decision
+        jobs.make_eligible(connection, run, job, reason=decision, now=now)
+        return {**job, "state": JobState.ELIGIBLE.value}, decision
     changes.set_deadline(
         connection,
         DeadlineKind.RETRY,

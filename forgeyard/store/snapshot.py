@@ -4,10 +4,12 @@ Nothing is locked: the commit looks again. The first jobs by effective priority 
 very order that `forgeyard.scheduler.order` defines, so that a long queue starves nobody.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 
+from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.job import JobSpec, Priority
 from forgeyard.model.policy import SchedulingPolicy
@@ -23,6 +25,7 @@ from forgeyard.store.engine import database_now
 
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
+logger = logging.getLogger(__name__)
 
 
 def load(
@@ -32,10 +35,12 @@ def load(
     now = database_now(connection)
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
+    jobs, damaged = _jobs(rows, refusals, now=now)
     return Snapshot(
         partition=partition,
         taken_at=now,
-        jobs=_jobs(rows, refusals, now=now),
+        jobs=jobs,
+        damaged=damaged,
         runners=_runners(connection),
         waiting=int(rows[0]["waiting"]) if rows else 0,
     )
@@ -50,6 +55,7 @@ def load_with(
 
     Raises:
         NotFound: there is no such job.
+        Corrupt: its stored specification cannot be read.
     """
     row = find(connection, JOB, job_id)
     snapshot = load(connection, row["partition"], policy, limit=limit)
@@ -58,7 +64,8 @@ def load_with(
         now = snapshot.taken_at
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
-        (found,) = _jobs([{**row, "eligible_at": since}], {job_id: refusals}, now=now)
+        wanted = decode(JobSpec, row["spec"]).requires
+        found = _job({**row, "eligible_at": since}, wanted, refusals, now=now)
     return found, snapshot
 
 
@@ -120,40 +127,60 @@ def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[st
 
 def _jobs(
     rows: Sequence[Row], refusals: Mapping[str, Mapping[str, str]], *, now: int
-) -> tuple[SchedulingJob, ...]:
-    """Decode rows; jobs of one requirement class share what is decoded once."""
+) -> tuple[tuple[SchedulingJob, ...], dict[str, str]]:
+    """Decode rows; jobs of one requirement class share what is decoded once.
+
+    A row that cannot be read is set apart with the reason, for the others must go on.
+    """
     known: dict[str, Requirements] = {}
     jobs: list[SchedulingJob] = []
+    damaged: dict[str, str] = {}
     for row in rows:
-        kind = row["requirement_class"]
-        if kind not in known:
-            known[kind] = decode(JobSpec, row["spec"]).requires
-        jobs.append(
-            SchedulingJob(
-                job_id=row["job_id"],
-                run_id=row["run_id"],
-                name=row["name"],
-                tenant_id=row["tenant_id"],
-                queue_id=row["queue_id"],
-                requirements=known[kind],
-                resources=_resources(row, ""),
-                priority=Priority(row["priority"]),
-                requirement_class=kind,
-                eligible_at=now if row["eligible_at"] is None else row["eligible_at"],
-                created_at=row["created_at"],
-                refused_by=refusals.get(row["job_id"], {}),
-                attempts_made=row["attempts_made"],
-            )
-        )
-    return tuple(jobs)
+        kind, job_id = row["requirement_class"], row["job_id"]
+        try:
+            if kind not in known:
+                known[kind] = decode(JobSpec, row["spec"]).requires
+            jobs.append(_job(row, known[kind], refusals.get(job_id, {}), now=now))
+        except (Corrupt, ValueError) as error:
+            damaged[job_id] = str(error)
+    return tuple(jobs), damaged
+
+
+def _job(
+    row: Row, requirements: Requirements, refused_by: Mapping[str, str], *, now: int
+) -> SchedulingJob:
+    return SchedulingJob(
+        job_id=row["job_id"],
+        run_id=row["run_id"],
+        name=row["name"],
+        tenant_id=row["tenant_id"],
+        queue_id=row["queue_id"],
+        requirements=requirements,
+        resources=_resources(row, ""),
+        priority=Priority(row["priority"]),
+        requirement_class=row["requirement_class"],
+        eligible_at=now if row["eligible_at"] is None else row["eligible_at"],
+        created_at=row["created_at"],
+        refused_by=refused_by,
+        attempts_made=row["attempts_made"],
+    )
 
 
 def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
-    """Read every runner, the absent ones too: a diagnosis tells them from none at all."""
+    """Read every runner, the absent ones too: a diagnosis tells them from none at all.
+
+    One whose row is damaged gets no work until it registers again, which writes it anew.
+    """
     runners = tables.runners
     rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
-    return tuple(_runner(dict(row), known) for row in rows)
+    found: list[SchedulingRunner] = []
+    for row in rows:
+        try:
+            found.append(_runner(dict(row), known))
+        except (Corrupt, ValueError) as error:
+            logger.warning("runner %s cannot be read: %s", row["name"], error)
+    return tuple(found)
 
 
 def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:

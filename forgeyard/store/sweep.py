@@ -4,12 +4,13 @@ It finds candidates without locks and hands each to its transition in a transact
 which looks again; so any number of sweeps may run at once, and one bad row stops nothing else.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
-from forgeyard.errors import ForgeyardError
+from forgeyard.errors import Conflict, StoreUnavailable
 from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState, LeaseState, RunState
@@ -21,6 +22,9 @@ from forgeyard.store.repair import repair
 
 DUE_PER_SWEEP = 200
 STUCK_AFTER = 30_000
+POSTPONED = 60_000
+"""After so long a deadline that could not be enforced is tried again."""
+logger = logging.getLogger(__name__)
 Enforce = Callable[[sa.Connection, str, SchedulingPolicy], bool]
 
 
@@ -80,10 +84,32 @@ def _apply(
     try:
         with write(engine) as connection:
             done = enforce(connection, entity_id, policy)
-    except ForgeyardError as error:
+    except (StoreUnavailable, Conflict) as error:
         tally.alerts.append(f"{what} of {entity_id} failed: {error.message}")
         return
+    except Exception as error:
+        # Whatever is wrong with one row, the others are due as well.
+        logger.exception("%s of %s failed", what, entity_id)
+        tally.alerts.append(f"{what} of {entity_id} failed: {error}")
+        _postpone(engine, what, entity_id)
+        return
     tally.done[what] = tally.done.get(what, 0) + int(done)
+
+
+def _postpone(engine: sa.Engine, what: DeadlineKind | str, entity_id: str) -> None:
+    """Put a deadline that cannot be enforced behind the others; it is tried again in a while."""
+    deadlines = tables.deadlines
+    with write(engine) as connection:
+        now = database_now(connection)
+        connection.execute(
+            sa.update(deadlines)
+            .where(
+                deadlines.c.kind == str(what),
+                deadlines.c.entity_id == entity_id,
+                deadlines.c.due_at <= now,
+            )
+            .values(due_at=now + POSTPONED)
+        )
 
 
 def _lapsed(
@@ -120,7 +146,12 @@ def _due(connection: sa.Connection, partition: str) -> list[tuple[DeadlineKind, 
     deadlines = tables.deadlines
     query = (
         sa.select(deadlines.c.kind, deadlines.c.entity_id)
-        .where(deadlines.c.partition == partition, deadlines.c.due_at <= database_now(connection))
+        .where(
+            deadlines.c.partition == partition,
+            deadlines.c.due_at <= database_now(connection),
+            # A newer release may have written kinds that this one does not know.
+            deadlines.c.kind.in_([kind.value for kind in DeadlineKind]),
+        )
         .order_by(deadlines.c.due_at, deadlines.c.entity_id)
         .limit(DUE_PER_SWEEP)
     )
@@ -171,13 +202,13 @@ def _time_out_job(connection: sa.Connection, job_id: str, _policy: SchedulingPol
 
 def _retry(connection: sa.Connection, job_id: str, _policy: SchedulingPolicy) -> bool:
     """Let a job whose delay is over wait for a runner again."""
-    _run, job = changes.lock_run_and_job(connection, job_id)
+    run, job = changes.lock_run_and_job(connection, job_id)
     now = database_now(connection)
     if not _take(connection, DeadlineKind.RETRY, job_id, now=now):
         return False
     if job["state"] != JobState.RETRY_WAITING:
         return False
-    jobs.make_eligible(connection, job, reason="its retry delay is over", now=now)
+    jobs.make_eligible(connection, run, job, reason="its retry delay is over", now=now)
     changes.wake(connection, job["partition"], reason="a job is to be tried again")
     return True
 

@@ -61,6 +61,7 @@ runs = sa.Table(
     _number("finished_at", nullable=True),
     sa.Index("ix_runs_created_at", "created_at"),
     sa.Index("ix_runs_state", "state"),
+    sa.Index("ix_runs_source_digest", "source_digest"),
 )
 
 jobs = sa.Table(
@@ -98,7 +99,8 @@ jobs = sa.Table(
     _number("leased_at", nullable=True),
     _number("finished_at", nullable=True),
     sa.UniqueConstraint("run_id", "name"),
-    sa.Index("ix_jobs_partition_state", "partition", "state"),
+    sa.Index("ix_jobs_state_partition", "state", "partition"),
+    sa.Index("ix_jobs_reused_from", "reused_from"),
 )
 
 job_needs = sa.Table(
@@ -324,7 +326,7 @@ placements = sa.Table(
     _text("job_id"),
     _text("attempt_id"),  # drawn by the plan, so that committing twice cannot make two
     _text("lease_id"),
-    _text("candidates"),  # [[runner_id, score]], JSON, best first
+    _text("candidates"),  # [[runner_id, score, capability digest]], JSON
     _text("verdict", nullable=True),
     _text("runner_id", nullable=True),  # the one that got it
     sa.Index("ix_cycle_plan_job_id", "job_id"),

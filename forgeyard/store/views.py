@@ -162,6 +162,9 @@ def run_id_of(connection: sa.Connection, typed: str) -> str:
         raise _no_run(typed)
     begins = _PREFIX + body
     runs = tables.runs
+    whole = sa.select(runs.c.run_id).where(runs.c.run_id == begins)
+    if connection.execute(whole).first() is not None:
+        return begins
     query = (
         sa.select(runs.c.run_id, runs.c.name)
         .where(runs.c.run_id.startswith(begins, autoescape=True))
@@ -169,8 +172,8 @@ def run_id_of(connection: sa.Connection, typed: str) -> str:
         .limit(_CANDIDATES + 1)
     )
     found = {run_id: name for run_id, name in connection.execute(query)}
-    if begins in found or len(found) == 1:
-        return begins if begins in found else str(next(iter(found)))
+    if len(found) == 1:
+        return str(next(iter(found)))
     if not found:
         raise _no_run(typed)
     shown = [f"{run_id} ({name})" for run_id, name in found.items()][:_CANDIDATES]
@@ -342,23 +345,9 @@ def _position(connection: sa.Connection, run_id: str) -> sa.Tuple:
 
 def history_of_run(connection: sa.Connection, run_id: str) -> tuple[HistoryLine, ...]:
     """Tell every change of state of a run, its jobs, attempts and leases, in the order written."""
-    history, attempts, leases = tables.history, tables.attempts, tables.leases
+    history = tables.history
     names = _names(connection, run_id)
-    of_leases = (
-        sa.select(leases.c.lease_id)
-        .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
-        .where(attempts.c.run_id == run_id)
-    )
-    query = (
-        sa.select(history)
-        .where(
-            sa.or_(
-                history.c.run_id == run_id,
-                sa.and_(history.c.kind == "lease", history.c.entity_id.in_(of_leases)),
-            )
-        )
-        .order_by(history.c.history_id)
-    )
+    query = sa.select(history).where(history.c.run_id == run_id).order_by(history.c.history_id)
     return tuple(
         HistoryLine(
             name=names.get(row["entity_id"], str(row["entity_id"])),

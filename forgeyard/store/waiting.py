@@ -7,9 +7,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from forgeyard.model.job import JobSpec
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
-from forgeyard.store import codec
+from forgeyard.store import specs
 from forgeyard.store.changes import Row
 
 
@@ -54,7 +53,7 @@ def _waiting_for_needs(job: Row, around: Surroundings) -> str:
 
 
 def _waiting_for_retry(job: Row, around: Surroundings) -> str:
-    most = codec.decode(JobSpec, job["spec"]).retry.max_attempts
+    most = specs.retry(job).max_attempts
     due_at = around.retries.get(job["job_id"], around.now)
     seconds = max(0, -(-(due_at - around.now) // 1_000))
     return f"tries again in {seconds} s; {job['attempts_charged']} of {most} attempts used"

@@ -36,6 +36,7 @@ def run(system: Forgeyard) -> dict[str, object]:
     return next(each for each in listed["runs"] if each["name"] == "four")
 
 
+@pytest.mark.requirement("RCN-008", "RCN-010")
 def test_a_run_ends_well_when_only_a_tolerated_job_fails(
     system: Forgeyard, run: dict[str, str]
 ) -> None:
@@ -89,6 +90,7 @@ def test_the_scheduler_explains_itself(system: Forgeyard, run: dict[str, str]) -
         assert system.type("scheduler", noun, "--json").ok().json()
 
 
+@pytest.mark.requirement("RCN-009")
 def test_an_impossible_job_says_why_it_waits_and_can_be_cancelled(system: Forgeyard) -> None:
     project = system.project(
         "impossible",

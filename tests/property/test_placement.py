@@ -106,6 +106,7 @@ def test_every_candidate_satisfies_an_independent_matcher() -> None:
     demand_hits(hits, "candidate")
 
 
+@pytest.mark.requirement("FAR-018", "SCO-001")
 def test_a_plan_equals_the_naive_one() -> None:
     hits: Counter[str] = Counter()
 

@@ -147,6 +147,15 @@ def test_a_checkout_is_what_git_would_track(source: Path) -> None:
         assert tar.getnames() == [".gitignore", "build.sh", "latest", "src/main.py"]
 
 
+def test_a_checkout_that_git_cannot_read_is_refused_whole(source: Path) -> None:
+    subprocess.run(["git", "init", "-q", source], check=True)
+    (source / ".gitignore").write_text(".env\n")
+    (source / ".env").write_text("sesame")
+    (source / ".git/config").write_text("[core\n")
+    with pytest.raises(InvalidRequest, match="git"):
+        packed(source)
+
+
 def test_a_checkout_within_the_checkout_brings_its_own_files(source: Path) -> None:
     subprocess.run(["git", "init", "-q", source], check=True)
     subprocess.run(["git", "init", "-q", source / "inner"], check=True)

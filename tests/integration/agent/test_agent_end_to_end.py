@@ -219,6 +219,16 @@ async def test_a_missing_required_output_is_the_jobs_fault(control: Control) -> 
     assert "dist/*" in attempt["message"]
 
 
+async def test_a_pipe_in_the_place_of_an_output_hangs_nobody(control: Control) -> None:
+    script = "mkdir dist; echo x > dist/x; /usr/bin/mkfifo ../transfer/output-out"
+    job = a_job(script, outputs=(OutputSpec(name="out", path="dist/*"),))
+    run_id = control.submit(job)
+    async with an_agent(control):
+        assert (await control.follow(run_id))["state"] == "succeeded", control.attempts(run_id)[0][
+            "message"
+        ]
+
+
 async def test_an_input_that_does_not_match_its_digest_is_not_unpacked(
     control: Control, tmp_path: Path
 ) -> None:

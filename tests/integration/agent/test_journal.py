@@ -23,6 +23,7 @@ LEASE = LeaseId("lea_01")
 GROUP = GroupId(pid=4_000_000, started=17, boot="boot")
 
 
+@pytest.mark.requirement("DSP-002", "DSP-005")
 def test_a_lease_is_taken_once_even_across_a_restart(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         assert journal.take(LEASE, now=NOW)

@@ -103,3 +103,12 @@ def test_the_load_of_this_host_can_be_read(tmp_path: Path) -> None:
     load = host.load(tmp_path, disk_headroom=0)
     assert 0 < load.memory.left <= load.memory.total
     assert 0 < load.disk.left <= load.disk.total
+
+
+async def test_a_tool_that_cannot_be_executed_is_left_out(tmp_path: Path) -> None:
+    a_tool(tmp_path, "git", "echo git version 9.8.7")
+    (tmp_path / "node").write_bytes(b"\x7fnothing that runs")
+    (tmp_path / "node").chmod(0o755)
+    (tmp_path / "ruby").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "ruby").chmod(0o755)
+    assert await probe.tools(str(tmp_path)) == (Toolchain(name="git", version="9.8.7"),)

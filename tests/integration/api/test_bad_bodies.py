@@ -47,6 +47,9 @@ BOMBS = {
     "NUL in a name": _submit(b'{"name": "a\\u0000b", "jobs": {"a": {"steps": [{"run": "x"}]}}}'),
     "NUL in a key": _submit(b'{"jobs": {"a\\u0000": {"steps": [{"run": "x"}]}}}'),
     "lone surrogate": _submit(b'{"name": "\\ud800", "jobs": {"a": {"steps": [{"run": "x"}]}}}'),
+    "surrogate in a submitter": b'{"document": {"jobs": {}}, "submitted_by": "\\ud800"}',
+    "surrogate for a digest": b'{"document": {"jobs": {}}, "source_digest": "\\ud800"}',
+    "surrogate in a key": b'{"document": {"jobs": {}}, "\\ud800": 1}',
     "surrogate in a script": _submit(b'{"jobs": {"a": {"steps": [{"run": "\\udfff"}]}}}'),
 }
 

@@ -65,7 +65,6 @@ async def test_status_queues_and_capacity_can_be_read(house: House) -> None:
     assert [placed["job"] for placed in runner["placed"]] == ["build"]
 
 
-@pytest.mark.requirement("API-005")
 async def test_a_drained_runner_takes_nothing_until_it_is_undrained(sqlite_house: House) -> None:
     session_id = await sqlite_house.register()
     await sqlite_house.submit()

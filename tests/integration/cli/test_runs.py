@@ -58,8 +58,8 @@ def test_a_page_leads_to_the_next(house: House) -> None:
     said = house.run("run", "list", "-n", "1")
     assert second in said.out
     assert first not in said.out
-    before = said.err.split("--before ")[1].strip()
-    assert first in house.run("run", "list", "--before", before).out
+    more = said.err.split("more: forgeyard ")[1].split()
+    assert first in house.run(*more).out
 
 
 def test_the_source_is_uploaded_once(house: House) -> None:

@@ -1,5 +1,7 @@
 """`forgeyard scheduler …` and `runner …` against a real API."""
 
+import json
+
 import pytest
 
 from forgeyard.store import tables
@@ -17,7 +19,7 @@ jobs:
 """
 
 
-@pytest.mark.requirement("CLI-001", "CLI-007")
+@pytest.mark.requirement("CLI-001")
 def test_the_status_says_what_waits_and_what_runs(house: House) -> None:
     said = house.run("scheduler", "status")
     assert said.code == 0, said.err
@@ -85,3 +87,7 @@ def test_a_runner_is_drained_with_a_reason_and_undrained(house: House) -> None:
     assert "online" in house.run("runner", "list").out
     assert len(house.desk.rows(tables.audit)) == 2
     assert house.run("runner", "drain", "absent").code == 3
+    said = house.run("runner", "drain", "linux-1", "--json").out
+    assert json.loads(said) == {"runner": "linux-1", "drain_requested": True}
+    said = house.run("runner", "undrain", "linux-1", "--json").out
+    assert json.loads(said) == {"runner": "linux-1", "drain_requested": False}

@@ -7,13 +7,20 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
+from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.scheduler.diagnose import Diagnosis, DiagnosticCode
 from forgeyard.scheduler.grant import Verdict
 from forgeyard.scheduler.place import Decision, Plan
 from forgeyard.store import bulk, commit, runs, tables
 from forgeyard.store.engine import read
-from tests.builders import a_job_spec, job_states, jobs_of, some_resources
+from tests.builders import (
+    a_job_spec,
+    job_states,
+    jobs_of,
+    some_capabilities,
+    some_resources,
+)
 from tests.leasing import Desk
 
 pytestmark = pytest.mark.integration
@@ -50,6 +57,7 @@ def numbered(count: int) -> list[str]:
     return [f"job-{number}" for number in range(count)]
 
 
+@pytest.mark.requirement("LSE-008", "RCN-019")
 def test_a_plan_is_stored_and_grants_nothing(desk: Desk) -> None:
     desk.register()
     run_id = desk.submit()
@@ -65,7 +73,7 @@ def test_a_plan_is_stored_and_grants_nothing(desk: Desk) -> None:
         assert job_states(connection, run_id) == {"build": "eligible"}
 
 
-@pytest.mark.requirement("LSE-004", "LSE-008", "DSP-004", "PHA-004")
+@pytest.mark.requirement("LSE-004", "LSE-008", "DSP-004", "PHA-004", "RES-009", "LSE-013")
 def test_a_grant_writes_everything_at_once(desk: Desk) -> None:
     registered = desk.register()
     run_id = desk.submit(a_job_spec(resources=some_resources(cpu=1_500)), name="nightly")
@@ -108,6 +116,7 @@ def test_a_grant_writes_everything_at_once(desk: Desk) -> None:
     }
 
 
+@pytest.mark.requirement("RES-014")
 def test_committing_twice_tells_the_same_and_writes_nothing(desk: Desk) -> None:
     desk.register(total=some_resources(cpu=1_000, slots=2))
     desk.submit(*(a_job_spec(name) for name in numbered(3)))
@@ -145,7 +154,7 @@ def test_a_cycle_nobody_planned_is_not_found(desk: Desk) -> None:
         desk.commit(4_711)
 
 
-@pytest.mark.requirement("LSE-005")
+@pytest.mark.requirement("LSE-005", "RCN-025")
 def test_a_job_that_another_scheduler_leased_first_is_passed_over(desk: Desk) -> None:
     desk.register()
     desk.submit(*(a_job_spec(name) for name in numbered(2)))
@@ -157,6 +166,7 @@ def test_a_job_that_another_scheduler_leased_first_is_passed_over(desk: Desk) ->
     assert len(desk.leases()) == 2
 
 
+@pytest.mark.requirement("LSE-004")
 def test_a_cancelled_job_is_not_leased(desk: Desk) -> None:
     desk.register()
     run_id = desk.submit(*(a_job_spec(name) for name in numbered(2)))
@@ -178,14 +188,14 @@ def test_a_cancelled_job_is_not_leased(desk: Desk) -> None:
     assert [lease.job_id for lease in desk.leases()] == [first]
 
 
-@pytest.mark.requirement("LSE-009")
+@pytest.mark.requirement("LSE-009", "RCN-028")
 def test_a_runner_gone_since_the_plan_is_replaced_by_the_next_candidate(desk: Desk) -> None:
     desk.register("runner-1")
     desk.register("runner-2")
     desk.submit()
     cycle_id = desk.plan()
     candidates = json.loads(desk.rows(tables.placements)[0]["candidates"])
-    (best, _), (next_best, score) = candidates
+    (best, _, _), (next_best, score, _) = candidates
     session_id = desk.row(tables.runners, best)["session_id"]
     desk.heartbeat(session_id, pressure=ResourcePressure.CRITICAL)
     assert desk.commit(cycle_id).granted == 1
@@ -195,6 +205,7 @@ def test_a_runner_gone_since_the_plan_is_replaced_by_the_next_candidate(desk: De
     assert desk.rows(tables.placements)[0]["runner_id"] == next_best
 
 
+@pytest.mark.requirement("LSE-004", "RCN-028")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -226,7 +237,7 @@ def test_the_session_of_the_moment_gets_the_lease_not_the_planned_one(desk: Desk
     assert desk.leases()[0].session_id == again.session_id
 
 
-@pytest.mark.requirement("LSE-006")
+@pytest.mark.requirement("LSE-006", "RES-016")
 @pytest.mark.parametrize("short", ["cpu", "memory", "disk", "slots"])
 def test_as_many_as_fit_are_granted_in_the_order_of_the_plan(desk: Desk, short: str) -> None:
     room = {"cpu": 10_000, "memory": 10_000, "disk": 10_000, "slots": 10}
@@ -246,6 +257,7 @@ def test_as_many_as_fit_are_granted_in_the_order_of_the_plan(desk: Desk, short: 
     assert desk.reserved(runner_id)["slots"] == 3
 
 
+@pytest.mark.requirement("RES-006")
 def test_headroom_is_never_given_away(desk: Desk) -> None:
     desk.register(
         total=some_resources(cpu=1_000, slots=4), headroom=some_resources(cpu=600, slots=0)
@@ -267,6 +279,7 @@ def test_a_second_attempt_has_the_next_number_and_epoch(desk: Desk) -> None:
     assert desk.row(tables.attempts, again.attempt_id)["number"] == 2
 
 
+@pytest.mark.requirement("DIA-017", "DIA-018")
 def test_only_changed_diagnoses_are_written_and_a_grant_clears_them(desk: Desk) -> None:
     run_id = desk.submit(*(a_job_spec(name) for name in numbered(2)))
     first, second = job_ids(desk, run_id)
@@ -290,6 +303,7 @@ def test_only_changed_diagnoses_are_written_and_a_grant_clears_them(desk: Desk) 
     assert desk.row(tables.jobs, first)["diagnosis"] is None
 
 
+@pytest.mark.requirement("RES-014")
 def test_ids_are_drawn_by_the_plan_so_two_plans_never_share_one(desk: Desk) -> None:
     desk.register()
     desk.submit()
@@ -321,3 +335,16 @@ def test_bulk_writes_keep_nulls_and_touch_no_other_row(desk: Desk) -> None:
     ]
     desk.change(bulk.insert, tables.wakes, notes)
     assert {row["signalled"] for row in desk.rows(tables.wakes)} == {0}
+
+
+def test_a_runner_that_registered_with_other_capabilities_since_the_plan_gets_nothing(
+    desk: Desk,
+) -> None:
+    desk.register("runner-1", capabilities=some_capabilities(labels={"zone": "a"}))
+    desk.submit(a_job_spec(requires=Requirements(labels={"zone": "a"})))
+    cycle_id = desk.plan()
+    desk.register("runner-1", capabilities=some_capabilities(labels={"zone": "b"}))
+    outcome = desk.commit(cycle_id)
+    assert [verdict for _, verdict in outcome.verdicts] == [Verdict.RUNNER_UNAVAILABLE]
+    desk.register("runner-1", capabilities=some_capabilities(labels={"zone": "a"}))
+    assert desk.cycle().granted == 1

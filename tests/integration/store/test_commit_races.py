@@ -11,16 +11,19 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.errors import StoreUnavailable
-from forgeyard.model.protocol import CompletionVerdict
+from forgeyard.model.ids import SessionId
+from forgeyard.model.protocol import CompletionVerdict, Renew, Renewal, RenewalVerdict
 from forgeyard.scheduler.grant import Verdict
 from forgeyard.store import tables
-from forgeyard.store.leases import Refused
+from forgeyard.store.engine import write
+from forgeyard.store.leases import Refused, renew
 from tests.builders import a_job_spec, some_resources
 from tests.integration.store.test_commit import a_plan
 from tests.leasing import Desk
 
 pytestmark = pytest.mark.integration
 SCHEDULERS = 4
+WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def numbered(prefix: str, count: int) -> list[object]:
     return [a_job_spec(f"{prefix}-{number}") for number in range(count)]
 
 
-@pytest.mark.requirement("LSE-005", "LSE-006", "PHA-010")
+@pytest.mark.requirement("LSE-005", "LSE-006", "RCN-005", "RCN-006")
 def test_four_schedulers_with_one_backlog_grant_exactly_the_capacity(desk: Desk) -> None:
     runner_ids = [desk.register(f"runner-{n}", **small_runner()).runner_id for n in range(5)]
     desk.submit(*numbered("job", 40))
@@ -61,7 +64,7 @@ def test_four_schedulers_with_one_backlog_grant_exactly_the_capacity(desk: Desk)
     assert [desk.reserved(runner_id)["slots"] for runner_id in runner_ids] == [3] * 5
 
 
-@pytest.mark.requirement("LSE-006")
+@pytest.mark.requirement("LSE-006", "RCN-006")
 def test_four_schedulers_with_a_backlog_each_fill_the_same_runners(desk: Desk) -> None:
     runner_ids = [desk.register(f"runner-{n}", **small_runner()).runner_id for n in range(4)]
     cycles = []
@@ -95,6 +98,7 @@ def test_an_offer_accepted_twice_at_once_starts_once(desk: Desk) -> None:
     assert desk.row(tables.attempts, lease.attempt_id)["version"] == 2
 
 
+@pytest.mark.requirement("RES-012")
 def test_a_completion_sent_twice_at_once_counts_once(desk: Desk) -> None:
     lease = desk.active()
     answers = at_once([lambda: desk.complete(lease)] * 3)
@@ -164,3 +168,35 @@ def test_agents_restarting_while_schedulers_grant_never_leave_a_lease_of_a_dead_
     for state in ("offered", "active"):
         assert all(lease.session_id == session["session_id"] for lease in desk.leases(state=state))
     assert desk.reserved(registered.runner_id)["slots"] <= 3
+
+
+def test_a_renewal_locks_leases_in_the_order_in_which_a_run_is_stopped(
+    postgresql_engine: sa.Engine,
+) -> None:
+    """Else the two could each hold what the other waits for."""
+    desk = Desk(postgresql_engine)
+    room = some_resources(cpu=8_000, slots=8, memory=2**40, disk=2**40)
+    runner_id = desk.register(total=room).runner_id
+    run_id = desk.submit(*numbered("job", 6))
+    jobs = sorted((row["job_id"] for row in desk.rows(tables.jobs, run_id=run_id)), reverse=True)
+    for job_id in jobs:  # the last job gets the first lease, so the two orders differ
+        assert desk.commit(desk.plan(a_plan((job_id, [runner_id])))).granted == 1
+    leases = sorted(desk.leases(), key=lambda lease: lease.job_id)
+    for lease in leases:
+        desk.accept(lease)
+    message = Renew(
+        session_id=SessionId(leases[0].session_id),
+        leases=tuple(Renewal(lease_id=lease.lease_id, epoch=lease.epoch) for lease in leases),
+    )
+    table = tables.leases
+    with ThreadPoolExecutor(1) as pool, write(desk.engine) as connection:
+        first = sa.select(table).where(table.c.lease_id == leases[0].lease_id)
+        connection.execute(first.with_for_update())
+        renewing = pool.submit(desk.change, renew, message, policy=desk.policy.lease)
+        while not connection.execute(sa.text(WAITING)).scalar_one():
+            assert not renewing.done()
+        others = sa.select(table.c.lease_id).where(table.c.lease_id != leases[0].lease_id)
+        free = connection.execute(others.with_for_update(skip_locked=True)).all()
+        connection.rollback()
+    assert len(free) == 5
+    assert {answer.verdict for answer in renewing.result().leases} == {RenewalVerdict.RENEWED}

@@ -203,7 +203,8 @@ def test_a_job_that_waits_for_its_retry_becomes_eligible_again(engine: sa.Engine
         changes.set_deadline(
             connection, DeadlineKind.RETRY, job["job_id"], partition="default", due_at=2
         )
-        jobs.make_eligible(connection, job, reason="the delay is over", now=3)
+        run = changes.find(connection, RUN, run_id)
+        jobs.make_eligible(connection, run, job, reason="the delay is over", now=3)
         again = jobs_of(connection, run_id)["build"]
         assert (again["state"], again["eligible_at"]) == ("eligible", 3)
         assert set(deadlines_of(connection, job["job_id"])) == {DeadlineKind.QUEUE}

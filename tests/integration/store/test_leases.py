@@ -53,7 +53,7 @@ def due_in(desk: Desk, lease: Lease, kind: str) -> int:
 # Accepting
 
 
-@pytest.mark.requirement("LSE-014", "LSE-016", "DSP-006")
+@pytest.mark.requirement("LSE-014", "LSE-016", "DSP-006", "LSE-013")
 def test_accepting_an_offer_starts_the_attempt_and_the_run(desk: Desk) -> None:
     lease = desk.offered(a_job_spec(timeouts=TIMEOUTS))
     policy = desk.policy.lease
@@ -118,7 +118,7 @@ def test_an_unknown_lease_is_not_found(desk: Desk) -> None:
 # Rejecting
 
 
-@pytest.mark.requirement("LSE-012")
+@pytest.mark.requirement("LSE-012", "DSP-006")
 def test_rejecting_gives_everything_back_without_charge(desk: Desk) -> None:
     lease = desk.offered()
     assert desk.reserved(lease.runner_id)["slots"] == 1
@@ -144,6 +144,25 @@ def test_a_rejected_job_goes_to_another_runner_first(desk: Desk) -> None:
     other = desk.register("runner-2")
     assert desk.cycle().granted == 1
     assert [found.runner_id for found in desk.leases(state="offered")] == [other.runner_id]
+
+
+def test_a_job_that_is_turned_down_again_and_again_reaches_its_queue_timeout(desk: Desk) -> None:
+    first = desk.offered(a_job_spec(timeouts=TIMEOUTS))
+    since = desk.row(tables.jobs, first.job_id)["eligible_at"]
+    for _ in range(2):
+        (lease,) = desk.leases(state="offered")
+        desk.reject(lease)
+        (deadline,) = desk.rows(tables.deadlines, entity_id=first.job_id)
+        assert deadline["due_at"] == since + HOUR
+        assert desk.row(tables.jobs, first.job_id)["eligible_at"] == since
+        clear = sa.delete(tables.refusals)
+        desk.change(lambda connection, clear=clear: connection.execute(clear))
+        assert desk.cycle().granted == 1
+    (lease,) = desk.leases(state="offered")
+    desk.overwrite(tables.jobs, first.job_id, eligible_at=since - HOUR)
+    desk.reject(lease)
+    assert desk.sweep().due == 1
+    assert desk.states(lease)[2] == "timed_out"
 
 
 def test_rejecting_again_is_harmless(desk: Desk) -> None:
@@ -180,6 +199,7 @@ def test_renewing_moves_the_expiry_and_writes_no_version(desk: Desk) -> None:
     assert after["version"] == before["version"]
 
 
+@pytest.mark.requirement("LSE-016")
 def test_a_renewal_within_the_grace_is_in_time(desk: Desk) -> None:
     lease = desk.active()
     desk.later(desk.policy.lease.execution_ttl + 1_000)
@@ -241,6 +261,23 @@ def test_each_phase_has_its_own_deadline(desk: Desk) -> None:
     assert due_in(desk, lease, "upload") == 30_000 + slack
 
 
+def test_an_agent_told_to_stop_gains_no_time_by_going_on(desk: Desk) -> None:
+    lease = desk.active(a_job_spec(timeouts=replace(TIMEOUTS, execution=Millis(24 * HOUR))))
+    desk.change(
+        runs.cancel_run,
+        lease.run_id,
+        reason="enough",
+        actor="tester",
+        channel="test",
+        policy=desk.policy.lease,
+    )
+    (before,) = desk.rows(tables.deadlines, entity_id=lease.attempt_id)
+    desk.progress(lease, Phase.RUNNING)
+    (after,) = desk.rows(tables.deadlines, entity_id=lease.attempt_id)
+    assert (before["kind"], after["kind"]) == ("preparation", "execution")
+    assert after["due_at"] == before["due_at"]
+
+
 def test_progress_repeated_or_overtaken_changes_nothing(desk: Desk) -> None:
     lease = desk.active()
     desk.progress(lease, Phase.UPLOADING_OUTPUTS)
@@ -285,7 +322,7 @@ def test_the_last_success_ends_the_run_whatever_phase_was_reported(desk: Desk) -
     attempt = desk.row(tables.attempts, lease.attempt_id)
     assert attempt["started_at"] is not None
     history = desk.rows(tables.history, kind="attempt", entity_id=lease.attempt_id)
-    assert [line["after"] for line in history] == [
+    assert [line["after"] for line in sorted(history, key=lambda line: line["version"])] == [
         "leased",
         "preparing",
         "running",

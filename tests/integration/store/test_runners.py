@@ -77,6 +77,7 @@ def test_a_new_session_fences_an_offer_of_the_one_before(desk: Desk) -> None:
     assert isinstance(desk.accept(lease), Refused)
 
 
+@pytest.mark.requirement("LSE-011")
 def test_a_new_session_fences_what_the_one_before_was_running(desk: Desk) -> None:
     lease = desk.active()
     desk.register()
@@ -90,6 +91,7 @@ def test_a_new_session_fences_what_the_one_before_was_running(desk: Desk) -> Non
     assert desk.settle(lease).job_state == "eligible"
 
 
+@pytest.mark.requirement("LSE-011")
 def test_a_new_session_fences_several_leases_of_one_run(desk: Desk) -> None:
     desk.register()
     desk.submit(*(a_job_spec(f"job-{number}") for number in range(3)))
@@ -126,6 +128,7 @@ def test_registering_recounts_what_is_reserved(desk: Desk) -> None:
     }
 
 
+@pytest.mark.requirement("RUN-010", "RUN-011")
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
@@ -151,6 +154,7 @@ def test_a_registration_that_cannot_be_is_refused_and_leaves_nothing(
 # Heartbeats
 
 
+@pytest.mark.requirement("RES-024", "RES-025", "RUN-014")
 @pytest.mark.parametrize(
     ("pressure", "state"),
     [
@@ -176,6 +180,7 @@ def test_pressure_decides_whether_a_runner_takes_work(
     assert desk.wakes() == wakes + (0 if state == "online" else 1)
 
 
+@pytest.mark.requirement("RUN-001")
 def test_a_heartbeat_clears_suspicion_and_wakes(desk: Desk) -> None:
     registered = desk.register()
     desk.overwrite(tables.runners, registered.runner_id, suspect=1)
@@ -207,6 +212,7 @@ def test_an_unknown_session_must_register(desk: Desk) -> None:
 # Draining
 
 
+@pytest.mark.requirement("RUN-002")
 def test_a_drained_runner_keeps_its_work_and_gets_none(desk: Desk) -> None:
     lease = desk.active()
     drain(desk)
@@ -277,6 +283,7 @@ def test_closing_a_superseded_session_leaves_its_successor_alone(desk: Desk) -> 
     desk.heartbeat(second.session_id)
 
 
+@pytest.mark.requirement("RCN-023", "RUN-001")
 def test_a_silent_session_is_lost_but_its_lease_lives_by_its_own_clock(desk: Desk) -> None:
     lease = desk.active()
     desk.later(desk.policy.lease.session_silence + 1)

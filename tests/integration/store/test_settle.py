@@ -139,7 +139,8 @@ def test_a_retry_with_a_delay_waits_and_the_delay_doubles(engine: sa.Engine) -> 
             assert job["state"] == "retry_waiting"
             due = deadlines_of(connection, job["job_id"])[DeadlineKind.RETRY]
             assert due == _settled_at(connection) + delay
-            jobs.make_eligible(connection, job, reason="the delay is over", now=due)
+            run = changes.find(connection, RUN, scene.run_id)
+            jobs.make_eligible(connection, run, job, reason="the delay is over", now=due)
 
 
 def _settled_at(connection: sa.Connection) -> int:

@@ -48,6 +48,7 @@ def test_an_empty_store_gives_an_empty_snapshot(engine: sa.Engine) -> None:
     assert seen.taken_at > 1_700_000_000_000
 
 
+@pytest.mark.requirement("RCN-002")
 def test_only_eligible_jobs_of_the_partition_are_loaded(engine: sa.Engine) -> None:
     with write(engine) as connection:
         submit_run(

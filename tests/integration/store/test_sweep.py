@@ -57,6 +57,7 @@ def test_a_refused_runner_is_asked_again_once_the_memory_fades(desk: Desk) -> No
     assert desk.cycle().granted == 1
 
 
+@pytest.mark.requirement("RES-013", "LSE-016")
 def test_a_lease_that_is_not_renewed_is_lost_after_its_grace(desk: Desk) -> None:
     lease = desk.active()
     policy = desk.policy.lease
@@ -307,7 +308,7 @@ def test_a_silent_runner_goes_offline(desk: Desk) -> None:
     assert desk.row(tables.runners, registered.runner_id)["state"] == "offline"
 
 
-@pytest.mark.requirement("PHA-010")
+@pytest.mark.requirement("RCN-013", "RCN-017")
 def test_a_reservation_that_disappeared_is_made_again(desk: Desk) -> None:
     lease = desk.active(a_job_spec(resources=some_resources(cpu=750)))
     desk.change(lambda connection: connection.execute(sa.delete(tables.reservations)))
@@ -319,6 +320,7 @@ def test_a_reservation_that_disappeared_is_made_again(desk: Desk) -> None:
     assert desk.sweep().repaired == 0
 
 
+@pytest.mark.requirement("RCN-012", "RCN-017")
 def test_a_reservation_without_a_live_lease_is_removed(desk: Desk) -> None:
     lease = desk.active()
     desk.complete(lease)
@@ -337,6 +339,7 @@ def test_a_reservation_without_a_live_lease_is_removed(desk: Desk) -> None:
     assert desk.rows(tables.reservations) == []
 
 
+@pytest.mark.requirement("RCN-015", "FAR-035")
 def test_jobs_that_wait_in_silence_wake_the_loop_again(desk: Desk) -> None:
     desk.submit()
     (wake,) = desk.rows(tables.wakes)

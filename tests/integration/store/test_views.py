@@ -77,6 +77,7 @@ def test_a_pending_job_names_the_needs_it_waits_for(desk: Desk) -> None:
     assert job(desk, run_id, "c").waiting == "waits for b"
 
 
+@pytest.mark.requirement("DIA-007", "DIA-008")
 def test_an_eligible_job_says_what_the_scheduler_found(desk: Desk) -> None:
     run_id = desk.submit(a_job_spec(resources=some_resources(memory=16 * GIB)))
     assert job(desk, run_id).waiting == "waits for the next scheduling cycle"
@@ -208,6 +209,7 @@ def test_history_tells_the_story_of_everything_in_a_run(desk: Desk) -> None:
     assert other not in {line.entity_id for line in lines}
 
 
+@pytest.mark.requirement("RUN-007")
 def test_runners_show_what_they_hold(desk: Desk) -> None:
     desk.register("idle")
     lease = desk.active(a_job_spec(), runner="busy")

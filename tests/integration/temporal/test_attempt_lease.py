@@ -1,6 +1,7 @@
 """One attempt through real Temporal: what it costs, what it survives, what it says."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -27,7 +28,7 @@ COMPLETED = WorkflowExecutionStatus.COMPLETED
 
 @pytest.mark.requirement("DSP-003", "DSP-004")
 async def test_one_lease_end_to_end_stays_within_its_budget(
-    any_house: House, capsys: pytest.CaptureFixture[str]
+    any_house: House, record_property: Callable[[str, object], None]
 ) -> None:
     house, started = any_house, asyncio.Event()
 
@@ -50,11 +51,10 @@ async def test_one_lease_end_to_end_stays_within_its_budget(
         attempt = Cost.of(await house.history(attempt_id))
         cycle_id = await _granting_cycle(house)
         cycle = Cost.of(await house.history(cycle_id))
-    with capsys.disabled():
-        print(f"\n{attempt_id}: {attempt.events} events, {attempt.actions} actions")
-        for kind, count in sorted(attempt.kinds.items()):
-            print(f"  {count} {kind}")
-        print(f"{cycle_id}: {cycle.events} events, {cycle.actions} actions")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(attempt.kinds.items()))
+    told = f"{attempt.events} events, {attempt.actions} actions ({kinds})"
+    record_property("history of one lease", told)
+    record_property("history of one cycle", f"{cycle.events} events, {cycle.actions} actions")
     assert attempt.events <= 24
     assert attempt.actions <= 6
     assert cycle.events <= 30

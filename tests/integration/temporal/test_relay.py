@@ -12,6 +12,7 @@ from activities.relay import relay
 from forgeyard.config import TemporalConfig
 from forgeyard.store import changes, tables
 from forgeyard.store.engine import write
+from forgeyard.store.settle import settle
 from tests.integration.temporal.house import Cost, Driver, House, attempt_id_of
 from tests.integration.temporal.server import Server
 from tests.integration.temporal.stages import grant, leased_silently, start_of
@@ -123,6 +124,7 @@ async def test_the_end_of_an_attempt_brings_back_its_ended_workflow(house: House
         await house.until_status(workflow_id, COMPLETED)
 
 
+@pytest.mark.requirement("FAR-036")
 async def test_wakes_are_coalesced_to_four_a_second(house: House) -> None:
     async def change(number: int) -> None:
         with write(house.engine) as connection:
@@ -184,3 +186,23 @@ async def test_names_from_outside_cannot_break_the_list(house: House, client: Cl
     assert "\n" not in summary
     assert len(summary.encode()) <= 400
     assert described.status == RUNNING
+
+
+async def test_an_event_that_cannot_be_read_holds_up_no_other(house: House) -> None:
+    """It goes once the sweep has settled its attempt, which needs no workflow."""
+    run_id, offer, driver = accepted(house)
+    broken = sa.update(tables.outbox).values(payload="{")
+    with write(house.engine) as connection:
+        connection.execute(broken)
+    house.submit_silently()
+    assert grant(house) == 1
+    assert await house.relay() == 1
+    (row,) = house.undelivered()
+    assert row["stream"] == house.attempts(run_id)[0]["attempt_id"]
+    driver.complete(offer)
+    attempt = house.attempts(run_id)[0]
+    with write(house.engine) as connection:
+        connection.execute(broken.where(tables.outbox.c.stream == attempt["attempt_id"]))
+        settle(connection, attempt["attempt_id"], policy=house.parts.policy.lease)
+    assert await house.relay() == 2
+    assert not house.undelivered()

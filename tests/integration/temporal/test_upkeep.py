@@ -53,6 +53,7 @@ async def test_an_attempt_that_nobody_settled_is_settled_by_its_deadline(house: 
     assert house.job_states(run_id)["build"] != "running"
 
 
+@pytest.mark.requirement("RCN-019", "DSP-001")
 async def test_stragglers_of_the_outbox_are_sent(house: House) -> None:
     run_id, _ = leased_silently(house, Driver(house=house))
     outbox = tables.outbox

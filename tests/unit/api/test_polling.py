@@ -220,3 +220,21 @@ async def test_memory_of_what_was_told_is_bounded() -> None:
     await poll
     assert len(told) == REMEMBERED_SESSIONS
     assert "old-0" not in told
+
+
+async def test_a_hint_makes_the_reader_look_long_before_its_period() -> None:
+    reads: list[int] = []
+
+    def fetch(session_ids: Collection[str]) -> Mapping[str, Assignments]:
+        reads.append(len(reads))
+        offers = (an_offer("lse_1"),) if len(reads) > 1 else ()
+        return {name: Assignments(offers=offers) for name in session_ids}
+
+    reader = AssignmentReader(fetch, period_s=0.4, changed=lambda: True)
+    stop = asyncio.Event()
+    running = asyncio.create_task(reader.run(stop))
+    started = asyncio.get_running_loop().time()
+    assert (await reader.wait("s", seconds=5)).offers
+    assert asyncio.get_running_loop().time() - started < 0.35
+    stop.set()
+    await running

@@ -176,3 +176,17 @@ def test_a_shape_ignores_what_it_does_not_name_and_misses_what_it_does() -> None
 
 def test_a_token_never_shows_in_a_traceback() -> None:
     assert "sesame" not in repr(ENDPOINT)
+
+
+def test_certificates_are_verified_however_the_scheme_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+
+    def remember(*_: object, **given: object) -> None:
+        asked.append(given["verify"])
+
+    monkeypatch.setattr(httpx, "Client", remember)
+    for url in ("https://ci.example", "HTTPS://ci.example", "http://ci.example"):
+        Client(Endpoint(url=url, token="sesame"))
+    assert asked == [True, True, False]

@@ -18,6 +18,7 @@ ELSEWHERE = "http://ci.example:8700"
 def config(tmp_path: Path) -> Config:
     """A data directory with a token and nothing running."""
     (tmp_path / "token").write_text("local-secret\n")
+    (tmp_path / "token").chmod(0o600)
     return Config(data_dir=tmp_path)
 
 
@@ -120,3 +121,37 @@ def test_a_configured_web_ui_is_used_for_any_system(config: Config) -> None:
     ui = TemporalConfig(ui_url="http://ui.example/", namespace="prod")
     found = temporal_ui(Config(data_dir=config.data_dir, temporal=ui), ELSEWHERE)
     assert found == "http://ui.example/namespaces/prod"
+
+
+def test_a_data_directory_that_came_with_sources_is_not_believed(config: Config) -> None:
+    run_a_system(config, api_url="http://evil.example", ui_url="http://evil.example")
+    config.token_path().chmod(0o644)  # as any checkout writes its files
+    client = ClientConfig(url="", token="from-environment", token_file="")
+    assert resolve(config, client, url=None, token_file=None).url == "http://127.0.0.1:8700"
+    assert temporal_ui(config, None) is None
+    config.token_path().unlink()
+    assert resolve(config, client, url=None, token_file=None).url == "http://127.0.0.1:8700"
+
+
+def test_a_record_of_a_system_cannot_name_a_file_to_send(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "id_rsa").write_text("private-key\n")
+    run_a_system(config, token_file=str(tmp_path / "id_rsa"))
+    assert resolve(config, NOBODY, url=None, token_file=None).token == "local-secret"
+
+
+@pytest.mark.parametrize("token", ["a\nb", "sesäme", " \t", "a\x00b"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_repeated(
+    config: Config, token: str
+) -> None:
+    client = ClientConfig(url=ELSEWHERE, token=token, token_file="")
+    with pytest.raises(InvalidRequest) as caught:
+        resolve(config, client, url=None, token_file=None)
+    assert caught.value.field == "FORGEYARD_TOKEN"
+    assert token not in f"{caught.value.message}{caught.value.value}"
+    assert "sesame" not in repr(ClientConfig(token="sesame"))
+
+
+def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        checked_url("http://me:sesame@ci.example:8700")
+    assert "sesame" not in f"{caught.value.message}{caught.value.value}"

@@ -123,3 +123,10 @@ def test_a_hint_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
 def test_states_have_a_colour_and_other_words_none() -> None:
     assert output.cell("timed out").style == "bold red"
     assert output.cell("linux-1").style == ""
+
+
+def test_a_jobs_output_may_colour_a_terminal_and_nothing_else() -> None:
+    told = "\x1b[31mred\x1b[0m\tand\r\n\x1b]52;c;aGk=\x07\x1b[2J\x9b2J"
+    assert output.unsteered(told) == (
+        "\x1b[31mred\x1b[0m\tand\r\n\\x1b]52;c;aGk=\\x07\\x1b[2J\\x9b2J"
+    )

@@ -1,13 +1,15 @@
 """What watching a run says, and how it ends."""
 
+import io
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
 from forgeyard.cli.following import Patience
 from forgeyard.cli.run_outputs import LinePrinter
 from forgeyard.cli.shapes import Attempt, Job, LogChunk, Run
-from forgeyard.cli.watching import changes, exit_code, headline, job_row
+from forgeyard.cli.watching import changes, exit_code, headline, job_row, jobs_shown
 from forgeyard.errors import Unavailable
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 
@@ -129,3 +131,17 @@ def test_patience_ends() -> None:
 
     with pytest.raises(Unavailable):
         Patience(patience_s=0, sleep=lambda _: None).ask(question)
+
+
+def test_a_small_screen_has_the_reasons_below_and_names_whole() -> None:
+    run = a_run(
+        a_job(name="unit-tests-shard-3-of-12", waiting="waits for lint, types and docs" * 3)
+    )
+    for width in (80, 200):
+        console = Console(width=width, file=io.StringIO())
+        with console.capture() as captured:
+            console.print(jobs_shown(run, width=width))
+        lines = captured.get().splitlines()
+        assert "unit-tests-shard-3-of-12" in lines[1]
+        assert ("WHY" in lines[0]) is (width == 200)
+        assert "waits for lint" in captured.get()

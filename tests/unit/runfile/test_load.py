@@ -117,6 +117,11 @@ def test_json_is_yaml() -> None:
     assert check(parse(text, file="x"), "json").jobs[0].name == "a"
 
 
+def test_an_escape_that_names_no_character_is_an_error() -> None:
+    with pytest.raises(InvalidRunFile, match="escape"):
+        parse('name: "\\UFFFFFFFF"', file="ci.yaml")
+
+
 def test_json_escapes_of_large_characters_are_one_character_and_lone_ones_an_error() -> None:
     text = r'{"name": "\ud83d\ude80", "jobs": {"a": {"steps": [{"run": "true"}]}}}'
     assert check(parse(text, file="x"), "x").name == "🚀"

@@ -28,7 +28,7 @@ def test_an_empty_fleet_says_how_to_get_a_runner() -> None:
     assert "forgeyard agent" in found.sentence
 
 
-@pytest.mark.requirement("DIA-012", "DIA-006")
+@pytest.mark.requirement("DIA-012", "DIA-006", "DIA-009")
 def test_a_job_too_large_names_the_best_there_is() -> None:
     mac = a_runner("mac-1", capabilities=Capabilities(platform=Platform.MACOS))
     small = a_runner("linux-0", total=amounts(cpu=4_000, memory_gib=8, disk_gib=9, slots=1))

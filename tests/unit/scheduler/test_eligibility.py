@@ -43,6 +43,7 @@ def test_a_runner_that_has_everything_is_eligible() -> None:
     assert is_eligible(job, a_runner())
 
 
+@pytest.mark.requirement("MOD-003")
 @pytest.mark.parametrize(
     ("state", "code"),
     [
@@ -66,7 +67,6 @@ def test_a_saturated_runner_says_what_is_short() -> None:
     assert only_text(a_job(), runner) == "is saturated: memory pressure"
 
 
-@pytest.mark.requirement("SCO-017")
 def test_a_runner_that_just_lost_or_refused_the_job_is_not_asked() -> None:
     assert codes(a_job(), a_runner(suspect=True)) == [RejectionCode.SUSPECT]
     job = a_job(refused_by={"rnr_linux-1": "disk_insufficient"})
@@ -130,6 +130,7 @@ def test_toolchain_versions_compare_as_numbers(
     assert is_eligible(job, a_runner(capabilities=offered)) is fits
 
 
+@pytest.mark.requirement("ELG-008", "ELG-019")
 def test_one_tool_must_meet_version_and_digest_together() -> None:
     wanted = ToolchainRequirement(name="rust", version=">=1.80", digest="sha256:good")
     split = (
@@ -156,6 +157,7 @@ def test_a_missing_tool_is_named_with_what_is_there_instead() -> None:
     assert codes(exact, a_runner()) == [RejectionCode.TOOLCHAIN_DIGEST_UNKNOWN]
 
 
+@pytest.mark.requirement("ELG-032")
 def test_every_label_must_have_its_value() -> None:
     job = a_job_that_requires(labels={"zone": "b", "disk": "nvme"})
     assert [rejection.text for rejection in rejections(job, a_runner())] == [
@@ -211,6 +213,7 @@ def test_what_can_never_fit_is_told_from_what_does_not_fit_now() -> None:
     assert not can_ever_run(job, runner)
 
 
+@pytest.mark.requirement("RES-001")
 def test_room_that_a_cycle_gave_away_counts_as_taken() -> None:
     job, runner = a_job(), a_runner()
     full = amounts(cpu=0, memory_gib=12, disk_gib=100, slots=4)

@@ -6,7 +6,7 @@ from forgeyard.model.runner import ResourcePressure, RunnerState
 from tests.scheduling import NOW, a_job, a_runner, a_snapshot, amounts
 
 
-@pytest.mark.requirement("RES-002", "RES-006")
+@pytest.mark.requirement("RES-002", "RES-006", "RES-003")
 def test_headroom_is_never_allocatable_and_reservations_are_never_free() -> None:
     runner = a_runner(
         total=amounts(cpu=4_000, memory_gib=16, disk_gib=100, slots=4),

@@ -241,6 +241,7 @@ def _create_runs() -> None:
         sa.PrimaryKeyConstraint("run_id", name="pk_runs"),
     )
     op.create_index("ix_runs_created_at", "runs", ["created_at"])
+    op.create_index("ix_runs_source_digest", "runs", ["source_digest"])
     op.create_index("ix_runs_state", "runs", ["state"])
 
 
@@ -326,7 +327,8 @@ def _create_jobs() -> None:
         ),
         sa.UniqueConstraint("run_id", "name", name="uq_jobs_run_id_name"),
     )
-    op.create_index("ix_jobs_partition_state", "jobs", ["partition", "state"])
+    op.create_index("ix_jobs_reused_from", "jobs", ["reused_from"])
+    op.create_index("ix_jobs_state_partition", "jobs", ["state", "partition"])
 
 
 def _create_attempts() -> None:
