@@ -1,37 +1,18 @@
-"""The reference: a workflow that runs one activity and nothing else, on the same dev server."""
+"""Runs the reference, a workflow of one activity, on the dev server that is measured."""
 
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 
-from temporalio import activity, workflow
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from benchmarks.bare_workflow import Bare, act
 from benchmarks.measures import stopwatch
 
 QUEUE = "bare"
-
-
-@activity.defn(name="bare.act")
-async def act(number: int) -> int:
-    """Do nothing."""
-    return number
-
-
-@workflow.defn(name="Bare")
-class Bare:
-    """Run one activity."""
-
-    @workflow.run
-    async def run(self, number: int) -> int:
-        """Run it."""
-        return await workflow.execute_activity(
-            act, number, start_to_close_timeout=timedelta(seconds=5)
-        )
 
 
 @dataclass(kw_only=True)

@@ -41,7 +41,7 @@ class Size:
 
 
 FULL = Size(latencies=40, rounds=3, jobs=120, waves=6)
-QUICK = Size(latencies=12, rounds=1, jobs=64, waves=3)
+QUICK = Size(latencies=8, rounds=1, jobs=24, waves=2)
 
 
 def main() -> int:

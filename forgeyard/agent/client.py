@@ -5,11 +5,11 @@ own connections, so that a slow transfer never holds up a renewal.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Final, Self, TypeVar
+from typing import BinaryIO, Final, Self, TypeVar, cast
 
 import httpx
 from pydantic import TypeAdapter, ValidationError
@@ -185,7 +185,7 @@ class AgentClient:
             raise _unreachable(error) from error
 
     async def _post(self, path: str, message: object) -> httpx.Response:
-        content = _writer(type(message)).dump_json(message)
+        content = _writer(cast("Hashable", type(message))).dump_json(message)
         return await self._call(
             "POST", path, content=content, headers={"Content-Type": "application/json"}
         )
@@ -219,9 +219,9 @@ class AgentClient:
 
 
 @cache
-def _writer(kind: type[object]) -> TypeAdapter[object]:
+def _writer(kind: Hashable) -> TypeAdapter[object]:
     """Build the writer of a message once: that takes longer than the request."""
-    return TypeAdapter(kind)
+    return TypeAdapter(cast("type[object]", kind))
 
 
 async def _pieces(file: BinaryIO) -> AsyncIterator[bytes]:

@@ -1,7 +1,6 @@
 """Recorded histories replay with today's code, under the very sandbox of production."""
 
 import importlib
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,5 +87,5 @@ async def test_a_broken_copy_of_a_workflow_fails_replay(kind: str, importable: P
 def test_a_recorded_history_is_small_and_tells_nothing_of_a_machine(name: str) -> None:
     text = (ROOT / f"{name}.json").read_text()
     assert len(text) < 60_000
-    assert not any(trace in text for trace in (socket.gethostname(), "/tmp/", "/home/", ".py"))
+    assert not any(trace in text for trace in ("/tmp/", "/home/", "/root/", ".py", "@"))
     assert '"stackTrace": "' not in text.replace('"stackTrace": ""', "")
