@@ -201,6 +201,7 @@ class Desk:
 
     def rows(self, table: sa.Table, **where: object) -> list[Row]:
         query = sa.select(table).where(*(table.c[name] == value for name, value in where.items()))
+        query = query.order_by(*table.primary_key)
         with read(self.engine) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 

@@ -63,8 +63,8 @@ def _sentence(job: views.JobView, found: Explanation) -> str:
         return f"The job is {words}: {job.message}." if job.message else f"The job is {words}."
     last = job.attempts[-1]
     return (
-        f"The job is {words}: attempt {last.number} was placed on {last.runner}"
-        f" with a score of {last.score} out of {BEST}."
+        f"Attempt {last.number} was placed on {last.runner} with a score of {last.score}"
+        f" out of {BEST}; the job's state is: {words}."
     )
 
 

@@ -59,7 +59,9 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
         diagnoses=_diagnoses(blocked, snapshot.runners, board.free),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
-        capabilities={runner.runner_id: runner.capability_digest for runner in snapshot.runners},
+        capabilities=dict(
+            sorted((runner.runner_id, runner.capability_digest) for runner in snapshot.runners)
+        ),
     )
 
 

@@ -43,7 +43,7 @@ async def test_a_job_is_explained_in_every_state(sqlite_house: House) -> None:
     (held,) = await sqlite_house.offered(session_id)
     await sqlite_house.tell(held, "accept")
     running = await _explained(sqlite_house, _job(run))
-    assert running["sentence"].startswith("The job is preparing: attempt 1 was placed on runner-1")
+    assert running["sentence"].startswith("Attempt 1 was placed on runner-1")
     assert [attempt["runner"] for attempt in running["attempts"]] == ["runner-1"]
     await sqlite_house.tell(held, "complete", outcome="succeeded")
     assert (await _explained(sqlite_house, _job(run)))["state"] == "succeeded"

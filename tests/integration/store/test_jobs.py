@@ -228,7 +228,8 @@ def test_needs_that_end_at_the_same_time_promote_once(engine: sa.Engine) -> None
         join = jobs_of(connection, run_id)["join"]
         assert (join["state"], join["waiting_needs"]) == ("eligible", 0)
         history = tables.history
-        told = sa.select(history.c.after).where(history.c.entity_id == join["job_id"])
+        of_join = sa.select(history.c.after).where(history.c.entity_id == join["job_id"])
+        told = of_join.order_by(history.c.history_id)
         assert connection.execute(told).scalars().all() == ["pending", "eligible"]
 
 
