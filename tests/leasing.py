@@ -157,7 +157,7 @@ class Desk:
         return self.change(leases.complete, lease.lease_id, message, policy=self.policy.lease)
 
     def settle(self, lease: Lease) -> Settlement:
-        return self.change(settle, lease.attempt_id, policy=self.policy.lease)
+        return self.change(settle, lease.attempt_id)
 
     def view(self, lease: Lease) -> AttemptView:
         return self.change(leases.attempt_view, lease.attempt_id, self.policy)

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.model.job import FailureClass
-from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import (
     FINAL_ATTEMPT_STATES,
     AttemptState,
@@ -51,7 +50,7 @@ class Settlement:
     decision: str
 
 
-def settle(connection: sa.Connection, attempt_id: str, *, policy: LeasePolicy) -> Settlement:
+def settle(connection: sa.Connection, attempt_id: str) -> Settlement:
     """Confirm how an attempt ended and decide, once, on another try.
 
     Raises:

@@ -167,7 +167,7 @@ def _time_out_attempt(connection: sa.Connection, attempt_id: str, policy: Schedu
 
 
 def _settle(connection: sa.Connection, attempt_id: str, policy: SchedulingPolicy) -> bool:
-    settle.settle(connection, attempt_id, policy=policy.lease)
+    settle.settle(connection, attempt_id)
     changes.clear_deadlines(connection, attempt_id, DeadlineKind.SETTLE)
     return True
 
