@@ -95,6 +95,7 @@ def _run_row(birth: Birth, rows: list[dict[str, object]], *, now: int) -> dict[s
         "timeout_ms": birth.spec.timeout,
         "open_jobs": sum(1 for row in rows if row["state"] != JobState.SUCCEEDED),
         "created_at": now,
+        "ready_at": now,
     }
 
 

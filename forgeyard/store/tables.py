@@ -49,6 +49,8 @@ runs = sa.Table(
     _text("tenant_id"),
     _text("document"),  # the run file as submitted, JSON
     _text("source_digest", nullable=True),
+    _text("git", nullable=True),  # GitSource, JSON: where the source came from
+    _text("concurrency_group", nullable=True),
     _text("rerun_of", nullable=True),
     _text("submitted_by"),
     _number("timeout_ms"),
@@ -57,9 +59,11 @@ runs = sa.Table(
     _text("ending", nullable=True),  # why it is being cancelled: user, timeout, superseded
     _text("note", nullable=True),
     _number("created_at"),
+    _number("ready_at", nullable=True),  # NULL: it waits for another run of its group
     _number("started_at", nullable=True),
     _number("finished_at", nullable=True),
     sa.Index("ix_runs_created_at", "created_at"),
+    sa.Index("ix_runs_concurrency_group", "concurrency_group"),
     sa.Index("ix_runs_state", "state"),
     sa.Index("ix_runs_source_digest", "source_digest"),
 )
@@ -79,6 +83,9 @@ jobs = sa.Table(
     _text("spec"),  # JobSpec, JSON
     _text("condition"),
     _number("continue_on_error", default=0),
+    _text("matrix", nullable=True),  # the job of the run file of which this is one cell
+    _number("fail_fast", default=0),
+    _number("max_parallel", nullable=True),
     _text("priority"),
     _text("requirement_class"),  # digest of requirements and resources
     _number("cpu_milli"),
@@ -134,6 +141,7 @@ attempts = sa.Table(
     _number("exit_code", nullable=True),
     _text("message", nullable=True),
     _text("steps", nullable=True),  # [StepResult], JSON
+    _text("tests", nullable=True),  # TestCounts, JSON
     _number("wall_ms", nullable=True),
     _number("cpu_ms", nullable=True),
     _number("peak_memory_bytes", nullable=True),
@@ -360,6 +368,26 @@ artifacts = sa.Table(
     sa.Index("ix_artifacts_run_id", "run_id"),
     sa.Index("ix_artifacts_job_id", "job_id"),
     sa.Index("ix_artifacts_digest", "digest"),
+)
+
+concurrency_groups = sa.Table(
+    "concurrency_groups",
+    metadata,
+    sa.Column("group_name", sa.Text, primary_key=True),  # a lock, and nothing else
+)
+
+caches = sa.Table(
+    "caches",
+    metadata,
+    sa.Column("trust", sa.Text, primary_key=True),  # of the runner that filled it
+    sa.Column("cache_key", sa.Text, primary_key=True),
+    _text("name"),
+    _text("digest"),
+    _number("size_bytes"),
+    _number("created_at"),
+    _number("used_at"),
+    sa.Index("ix_caches_used_at", "used_at"),
+    sa.Index("ix_caches_digest", "digest"),
 )
 
 log_chunks = sa.Table(
