@@ -157,7 +157,10 @@ class Relayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptStart:
-    """Whom an AttemptLease is about; everything that changes is read from SQL."""
+    """Whom an AttemptLease is about; everything that changes is read from SQL.
+
+    Told how long the attempt can last, in milliseconds, it reads no sooner; at 0 it reads at once.
+    """
 
     attempt_id: str
     job_id: str
@@ -165,6 +168,7 @@ class AttemptStart:
     job_name: str
     run_name: str
     runner_name: str
+    backstop_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -179,6 +179,7 @@ class _Post:
             job_name=payload["job_name"],
             run_name=payload["run_name"],
             runner_name=payload["runner_name"],
+            backstop_ms=payload.get("backstop_ms", 0),
         )
         event = None
         if row["kind"] != contracts.LEASE_GRANTED:

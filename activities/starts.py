@@ -43,6 +43,7 @@ async def start_attempt(
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         start_signal=contracts.ATTEMPT_EVENT if event else None,
         start_signal_args=[event] if event else [],
+        request_eager_start=event is None,
         search_attributes=contracts.attributes(
             contracts.KIND_ATTEMPT,
             SearchAttributePair(contracts.STATE, "open"),

@@ -41,6 +41,8 @@ PURE: Final = ("forgeyard", "activities")
 WORKFLOWS: Final = (SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep)
 STICKY_TIMEOUT: Final = timedelta(seconds=2)
 GRACE: Final = timedelta(seconds=30)
+ACTIVITY_POLLS: Final = 2
+"""Each poll holds a slot; the others take activities together with the workflow task's answer."""
 logger = logging.getLogger(__name__)
 
 
@@ -105,6 +107,7 @@ def build_worker(client: Client, parts: Parts) -> Worker:
         ],
         activity_executor=ThreadPoolExecutor(parts.sql_slots, thread_name_prefix="activity"),
         max_concurrent_activities=parts.sql_slots,
+        max_concurrent_activity_task_polls=min(ACTIVITY_POLLS, parts.sql_slots),
         max_concurrent_workflow_tasks=4 * (os.cpu_count() or 1),
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         graceful_shutdown_timeout=GRACE,

@@ -30,7 +30,8 @@ class AttemptLease:
         self._start = start
         self._seen: dict[str, contracts.AttemptEvent] = {}
         self._told = False
-        self._show("leased", "The lease is offered; the runner has not answered yet.")
+        self._backstop_ms = start.backstop_ms
+        self._show("leased", "The runner goes on without this workflow, which hears of the end.")
 
     @workflow.signal(name=contracts.ATTEMPT_EVENT)
     def event(self, event: contracts.AttemptEvent) -> None:
@@ -42,7 +43,7 @@ class AttemptLease:
 
     @workflow.run
     async def run(self, start: contracts.AttemptStart) -> contracts.Settled:
-        """Read, wait for the end, settle; ask the store again whenever in doubt."""
+        """Wait for the end, settle; ask the store whenever in doubt."""
         while True:
             try:
                 settled = await self._once()
@@ -55,9 +56,9 @@ class AttemptLease:
                 return self._finish(settled)
 
     async def _once(self) -> contracts.Settled | None:
-        if not self._told and not await self._has_ended():
+        if not await self._is_told() and not await self._has_ended():
             return None
-        self._told = False
+        self._told, self._backstop_ms = False, 0
         self._show("ended", "The attempt ended and is being settled.")
         settled = await workflow.execute_activity(
             contracts.settle_attempt,
@@ -68,8 +69,21 @@ class AttemptLease:
         )
         return settled if settled.attempt_state in FINAL_ATTEMPT_STATES else None
 
+    async def _is_told(self) -> bool:
+        """Wait until told that the attempt ended, no longer than the backstop, if there is one."""
+        if not self._told and self._backstop_ms:
+            try:
+                await workflow.wait_condition(
+                    lambda: self._told,
+                    timeout=max(timedelta(milliseconds=self._backstop_ms), SHORTEST_WAIT),
+                    timeout_summary="backstop: every deadline of the attempt has passed",
+                )
+            except TimeoutError:
+                return False
+        return self._told
+
     async def _has_ended(self) -> bool:
-        """Ask the store; if the attempt goes on, wait until told, or until the backstop."""
+        """Ask the store, and how long to wait if the attempt goes on."""
         view = await workflow.execute_activity(
             contracts.read_attempt,
             contracts.Attempt(attempt_id=self._start.attempt_id),
@@ -80,15 +94,8 @@ class AttemptLease:
         if view.ended:
             return True
         self._show(view.state, "Waiting for the runner; the sweep enforces the deadlines.")
-        try:
-            await workflow.wait_condition(
-                lambda: self._told,
-                timeout=max(timedelta(milliseconds=view.backstop_ms), SHORTEST_WAIT),
-                timeout_summary="backstop: every deadline of the attempt has passed",
-            )
-        except TimeoutError:
-            return False
-        return True
+        self._backstop_ms = max(view.backstop_ms, 1)
+        return False
 
     def _finish(self, settled: contracts.Settled) -> contracts.Settled:
         state = contracts.STATE.value_set(settled.attempt_state)

@@ -1,5 +1,6 @@
 """Frozen dataclasses to JSON text and back, checked on the way in."""
 
+import json
 from collections.abc import Hashable
 from functools import lru_cache
 from typing import Any, TypeVar, cast
@@ -32,4 +33,23 @@ def decode(kind: type[T], text: str | bytes) -> T:
     try:
         return cast("T", _adapter(cast("Hashable", kind)).validate_json(text))
     except ValidationError as error:
-        raise Corrupt(f"stored {kind} cannot be read: {error.errors()[0]['msg']}") from error
+        raise _corrupt(kind, error) from error
+
+
+def decode_part(kind: type[T], text: str | bytes, name: str) -> T:
+    """Read one field of what `encode` wrote, without the cost of checking the others.
+
+    Raises:
+        Corrupt: the text is no JSON object, or its field does not have that shape.
+    """
+    try:
+        part = json.loads(text)[name]
+        return cast("T", _adapter(cast("Hashable", kind)).validate_python(part))
+    except ValidationError as error:
+        raise _corrupt(kind, error) from error
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise Corrupt(f"stored {kind} cannot be read: {error}") from error
+
+
+def _corrupt(kind: object, error: ValidationError) -> Corrupt:
+    return Corrupt(f"stored {kind} cannot be read: {error.errors()[0]['msg']}")

@@ -134,6 +134,7 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
         _jobs.c.epoch,
         _jobs.c.attempts_made,
         _jobs.c.cancel_reason,
+        _jobs.c.spec,
         _jobs.c.cpu_milli,
         _jobs.c.memory_bytes,
         _jobs.c.disk_bytes,

@@ -17,7 +17,7 @@ from forgeyard.model.transitions import (
     LeaseState,
     check,
 )
-from forgeyard.store import bulk, tables
+from forgeyard.store import bulk, phases, tables
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.release import DIMENSIONS
 
@@ -66,7 +66,7 @@ def write(
     reason = f"granted by cycle {cycle['cycle_id']}"
     history = [line for grant in grants for line in _history(grant, reason, now)]
     bulk.insert(connection, tables.history, history)
-    events = [_event(grant, names[grant.job["run_id"]], now) for grant in grants]
+    events = [_event(grant, names[grant.job["run_id"]], now, policy) for grant in grants]
     bulk.insert(connection, tables.outbox, events)
 
 
@@ -179,7 +179,7 @@ def _history(grant: Grant, reason: str, now: int) -> tuple[Row, ...]:
     )
 
 
-def _event(grant: Grant, run_name: str, now: int) -> Row:
+def _event(grant: Grant, run_name: str, now: int, policy: LeasePolicy) -> Row:
     """Announce an attempt to its workflow; nothing else ever starts one."""
     payload = {
         "job_id": grant.job["job_id"],
@@ -188,6 +188,7 @@ def _event(grant: Grant, run_name: str, now: int) -> Row:
         "job_name": grant.job["name"],
         "run_name": run_name,
         "runner_name": grant.runner["name"],
+        "backstop_ms": phases.longest(grant.job, policy),
     }
     return {
         "event_id": f"evt_{grant.attempt_id}_1",

@@ -66,6 +66,12 @@ def deadlines_of(connection: sa.Connection, attempt_id: str) -> Mapping[Deadline
     return {DeadlineKind(kind): due_at for kind, due_at in connection.execute(query)}
 
 
+def longest(job: Row, policy: LeasePolicy) -> int:
+    """Count how long an attempt granted now can last until it must be settled."""
+    phases = sum(_timeout(job, phase) + policy.deadline_slack for phase in PHASES[1:])
+    return policy.offer_ttl + phases + policy.settle_within
+
+
 def time_left(connection: sa.Connection, held: Held, *, now: int, policy: SchedulingPolicy) -> int:
     """Count the current deadline, all that may follow it, and two sweeps to enforce them."""
     if held.attempt["settled_at"] is not None:

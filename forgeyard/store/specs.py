@@ -24,8 +24,10 @@ def find(job: Row) -> JobSpec | None:
 
 def timeouts(job: Row) -> Timeouts:
     """Tell a job's timeouts; a damaged one gets the defaults, so that it ends all the same."""
-    spec = find(job)
-    return Timeouts() if spec is None else spec.timeouts
+    try:
+        return codec.decode_part(Timeouts, job["spec"], "timeouts")
+    except Corrupt:
+        return Timeouts()
 
 
 def retry(job: Row) -> RetryPolicy:

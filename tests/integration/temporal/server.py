@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from worker.standalone import TEMPORAL_TUNING
+
 
 def free_port() -> int:
     """Find a port that nobody listens on."""
@@ -33,7 +35,8 @@ class Server:
         binary = Path(sysconfig.get_path("scripts")) / "temporal"
         command = [str(binary), "server", "start-dev", "--headless", "--log-level", "never"]
         command += ["--ip", "127.0.0.1", "--port", str(self.port)]
-        command += ["--dynamic-config-value", 'history.timerProcessorMaxTimeShift="10ms"']
+        for setting in TEMPORAL_TUNING:
+            command += ["--dynamic-config-value", setting]
         if self.file:
             command += ["--db-filename", str(self.file), "--sqlite-pragma", "journal_mode=wal"]
         quiet = subprocess.DEVNULL
