@@ -100,6 +100,8 @@ class Attempt:
         return ending.of_step(run, shell=step.shell)
 
     async def _upload(self) -> Ending | None:
+        if not self._spec.outputs:
+            return None
         until = self._within(self._spec.timeouts.upload)
         await self._reports.progress(Phase.UPLOADING_OUTPUTS, until=until)
         for output in self._spec.outputs:

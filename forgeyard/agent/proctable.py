@@ -50,13 +50,14 @@ def parse_stat(text: str) -> Process:
 
 def processes() -> Iterator[Process]:
     """List every process there is; those that vanish meanwhile are left out."""
-    try:
-        names = os.listdir(_PROC)
-    except FileNotFoundError:
-        return
-    for name in names:
-        if name.isdigit() and (process := find(int(name))) is not None:
+    for pid in _pids():
+        if (process := find(pid)) is not None:
             yield process
+
+
+def _pids() -> Iterator[int]:
+    with suppress(FileNotFoundError):
+        yield from (int(name) for name in os.listdir(_PROC) if name.isdigit())
 
 
 def find(pid: int) -> Process | None:
@@ -81,16 +82,19 @@ def boot_id() -> str:
 
 def carriers(mark: str) -> tuple[Process, ...]:
     """List the living processes of ours that carry `NAME=value` in their first environment."""
-    return tuple(p for p in processes() if p.is_alive and _carries(p.pid, mark.encode()))
+    wanted = mark.encode()
+    marked = (find(pid) for pid in _pids() if _carries(pid, wanted))
+    return tuple(process for process in marked if process is not None and process.is_alive)
 
 
 def _carries(pid: int, mark: bytes) -> bool:
     if pid == os.getpid():
         return False
     try:
-        return mark in _read(pid, "environ").split(b"\0")
+        environ = _read(pid, "environ")
     except OSError:
         return False
+    return mark in environ and mark in environ.split(b"\0")
 
 
 def _read(pid: int, name: str) -> bytes:

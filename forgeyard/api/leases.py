@@ -27,8 +27,8 @@ LeasePath = Annotated[str, MaxLen(64)]
 
 @router.post("/leases/{lease_id}/accept")
 def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
-    """Take an offer up; doing so twice is as good as once."""
-    with deps.change() as connection:
+    """Take an offer up; doing so twice is as good as once, and Temporal hears of neither."""
+    with write(deps.engine) as connection:
         answer = leases.accept(connection, lease_id, holder, policy=deps.policy.lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
@@ -46,8 +46,8 @@ def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
 
 @router.post("/leases/{lease_id}/progress", status_code=204)
 def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
-    """Report that an attempt entered its next phase."""
-    with deps.change() as connection:
+    """Report that an attempt entered its next phase; nothing is relayed for it."""
+    with write(deps.engine) as connection:
         answer = leases.progress(connection, lease_id, message, policy=deps.policy.lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)

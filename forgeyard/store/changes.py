@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -105,12 +106,10 @@ def move(
         Conflict: the row is not at the version that was read.
     """
     check(kind.transitions, kind.state(row), after)
-    table = kind.table
     changed = {"state": after.value, "version": row["version"] + 1, **values}
     result = connection.execute(
-        sa.update(table)
-        .where(table.c[kind.key] == row[kind.key], table.c.version == row["version"])
-        .values(changed)
+        _move_one(kind.table, kind.key, tuple(changed)),
+        {"own_key": row[kind.key], "own_version": row["version"], **changed},
     )
     if result.rowcount != 1:
         raise Conflict(f"{kind.name} {row[kind.key]} changed meanwhile", field="version")
@@ -120,6 +119,17 @@ def move(
         [_history(kind, moved, before=row["state"], reason=reason, now=now)],
     )
     return moved
+
+
+@lru_cache(maxsize=256)
+def _move_one(table: sa.Table, key: str, names: tuple[str, ...]) -> sa.Update:
+    """Build a statement once: that takes longer than to run it."""
+    return (
+        sa.update(table)
+        .where(table.c[key] == sa.bindparam("own_key"))
+        .where(table.c.version == sa.bindparam("own_version"))
+        .values({name: sa.bindparam(name) for name in names})
+    )
 
 
 def move_all(
@@ -201,11 +211,21 @@ def find(connection: sa.Connection, kind: Kind, key: str, *, lock: bool = False)
     Raises:
         NotFound: there is no such row.
     """
-    query = sa.select(kind.table).where(kind.table.c[kind.key] == key)
-    row = connection.execute(query.with_for_update() if lock else query).mappings().one_or_none()
+    query = _locked(kind.table, kind.key) if lock else _found(kind.table, kind.key)
+    row = connection.execute(query, {"own_key": key}).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no {kind.name} {key}", field=f"{kind.name}_id", value=key)
     return dict(row)
+
+
+@lru_cache(maxsize=32)
+def _found(table: sa.Table, key: str) -> sa.Select[Any]:
+    return sa.select(table).where(table.c[key] == sa.bindparam("own_key"))
+
+
+@lru_cache(maxsize=32)
+def _locked(table: sa.Table, key: str) -> sa.Select[Any]:
+    return _found(table, key).with_for_update()
 
 
 def lock_run_and_job(connection: sa.Connection, job_id: str) -> tuple[Row, Row]:
@@ -264,15 +284,16 @@ def set_deadline(
     upsert(connection, tables.deadlines, row, changes={"due_at": due_at})
 
 
+_CLEAR = sa.delete(tables.deadlines).where(
+    tables.deadlines.c.entity_id == sa.bindparam("entity"),
+    tables.deadlines.c.kind.in_(sa.bindparam("kinds", expanding=True)),
+)
+
+
 def clear_deadlines(connection: sa.Connection, entity_id: str, *kinds: DeadlineKind) -> None:
     """Forget the named deadlines of an entity."""
-    deadlines = tables.deadlines
-    connection.execute(
-        sa.delete(deadlines).where(
-            deadlines.c.entity_id == entity_id,
-            deadlines.c.kind.in_([kind.value for kind in kinds]),
-        )
-    )
+    named = {"entity": entity_id, "kinds": [kind.value for kind in kinds]}
+    connection.execute(_CLEAR, named)
 
 
 def wake(connection: sa.Connection, partition: str, *, reason: str) -> None:

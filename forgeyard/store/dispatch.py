@@ -20,6 +20,49 @@ from forgeyard.store.engine import now_ms
 
 _leases, _jobs, _runs = tables.leases, tables.jobs, tables.runs
 _artifacts, _attempts = tables.artifacts, tables.attempts
+_sessions, _runners = tables.sessions, tables.runners
+
+# Built once: these run several times a second, and to build them costs more than to run them.
+_WAITING: sa.BindParameter[str] = sa.bindparam("sessions", expanding=True)
+_OPEN = (
+    sa.select(_sessions.c.session_id, _runners.c.drain_requested)
+    .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+    .where(_sessions.c.session_id.in_(_WAITING), _sessions.c.state == SessionState.OPEN.value)
+)
+_OFFERED = (
+    sa.select(
+        _leases.c.lease_id,
+        _leases.c.session_id,
+        _leases.c.epoch,
+        _leases.c.grace_ms,
+        (_leases.c.expires_at - now_ms()).label("left"),
+        _attempts.c.attempt_id,
+        _attempts.c.number,
+        _jobs.c.job_id,
+        _jobs.c.spec,
+        _runs.c.run_id,
+        _runs.c.name.label("run_name"),
+        _runs.c.source_digest,
+    )
+    .join(_attempts, _attempts.c.attempt_id == _leases.c.attempt_id)
+    .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
+    .join(_runs, _runs.c.run_id == _jobs.c.run_id)
+    .where(
+        _leases.c.session_id.in_(_WAITING),
+        _leases.c.state == LeaseState.OFFERED.value,
+        _leases.c.expires_at > now_ms(),
+    )
+    .order_by(_leases.c.offered_at, _leases.c.lease_id)
+)
+_CANCELLED = (
+    sa.select(_leases.c.session_id, _leases.c.lease_id)
+    .where(
+        _leases.c.session_id.in_(_WAITING),
+        _leases.c.state == LeaseState.ACTIVE.value,
+        _leases.c.cancel_requested == 1,
+    )
+    .order_by(_leases.c.lease_id)
+)
 
 
 def assignments(
@@ -50,59 +93,22 @@ def assignments(
 
 def _open_sessions(connection: sa.Connection, session_ids: Collection[str]) -> dict[str, bool]:
     """Map the sessions that are open to whether their runner is to drain."""
-    sessions, runners = tables.sessions, tables.runners
-    query = (
-        sa.select(sessions.c.session_id, runners.c.drain_requested)
-        .join(runners, runners.c.runner_id == sessions.c.runner_id)
-        .where(sessions.c.session_id.in_(session_ids), sessions.c.state == SessionState.OPEN.value)
-    )
-    return {session_id: bool(drain) for session_id, drain in connection.execute(query)}
+    found = connection.execute(_OPEN, {"sessions": list(session_ids)})
+    return {session_id: bool(drain) for session_id, drain in found}
 
 
 def _offered(connection: sa.Connection, session_ids: Iterable[str]) -> Sequence[Row]:
     """Read the offers that have not lapsed, oldest first."""
-    query = (
-        sa.select(
-            _leases.c.lease_id,
-            _leases.c.session_id,
-            _leases.c.epoch,
-            _leases.c.grace_ms,
-            (_leases.c.expires_at - now_ms()).label("left"),
-            _attempts.c.attempt_id,
-            _attempts.c.number,
-            _jobs.c.job_id,
-            _jobs.c.spec,
-            _runs.c.run_id,
-            _runs.c.name.label("run_name"),
-            _runs.c.source_digest,
-        )
-        .join(_attempts, _attempts.c.attempt_id == _leases.c.attempt_id)
-        .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
-        .join(_runs, _runs.c.run_id == _jobs.c.run_id)
-        .where(
-            _leases.c.session_id.in_(session_ids),
-            _leases.c.state == LeaseState.OFFERED.value,
-            _leases.c.expires_at > now_ms(),
-        )
-        .order_by(_leases.c.offered_at, _leases.c.lease_id)
-    )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    rows = connection.execute(_OFFERED, {"sessions": list(session_ids)}).mappings()
+    return [dict(row) for row in rows]
 
 
 def _cancelled(
     connection: sa.Connection, session_ids: Iterable[str]
 ) -> Mapping[str, list[LeaseId]]:
-    query = (
-        sa.select(_leases.c.session_id, _leases.c.lease_id)
-        .where(
-            _leases.c.session_id.in_(session_ids),
-            _leases.c.state == LeaseState.ACTIVE.value,
-            _leases.c.cancel_requested == 1,
-        )
-        .order_by(_leases.c.lease_id)
-    )
     found: dict[str, list[LeaseId]] = {}
-    for session_id, lease_id in connection.execute(query):
+    rows = connection.execute(_CANCELLED, {"sessions": list(session_ids)})
+    for session_id, lease_id in rows:
         found.setdefault(session_id, []).append(lease_id)
     return found
 
