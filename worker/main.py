@@ -10,6 +10,7 @@ from typing import Final
 
 from temporalio.client import Client
 from temporalio.service import RPCError
+from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import starts
 from forgeyard.config import Config
@@ -34,6 +35,8 @@ async def run_worker(config: Config, stop: asyncio.Event) -> None:
         blobs=FileBlobStore(config.blob_dir()),
         retention=config.retention,
         sql_slots=max(1, config.store.pool - UNUSED_CONNECTIONS),
+        # Tests and replay run in the sandbox; here it would cost a third of the worker's time.
+        runner=UnsandboxedWorkflowRunner(),
     )
     try:
         while not stop.is_set():

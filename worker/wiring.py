@@ -19,7 +19,7 @@ from temporalio.api.operatorservice.v1 import (
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Worker
+from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities import contracts
@@ -59,6 +59,8 @@ class Parts:
     """Activities at once; keep it below the engine's pool, for the relay needs some too."""
     upkeep_check_s: float = 10.0
     """How often the worker looks whether upkeep lives."""
+    runner: WorkflowRunner = field(default_factory=lambda: sandbox())
+    """Workflows run apart from everything impure unless their composition root says otherwise."""
 
 
 async def connect(config: TemporalConfig) -> Client:
@@ -112,7 +114,7 @@ def build_worker(client: Client, parts: Parts) -> Worker:
         sticky_queue_schedule_to_start_timeout=STICKY_TIMEOUT,
         graceful_shutdown_timeout=GRACE,
         interceptors=[TypedFailures()],
-        workflow_runner=sandbox(),
+        workflow_runner=parts.runner,
     )
 
 

@@ -1,4 +1,4 @@
-"""Recorded histories replay with today's code, under the very sandbox of production."""
+"""Recorded histories replay with today's code, under the sandbox."""
 
 import importlib
 import sys
