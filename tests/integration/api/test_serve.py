@@ -1,6 +1,8 @@
 """The whole process over real sockets: both listeners, and what runs beside them."""
 
 import asyncio
+import contextlib
+import gc
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -107,6 +109,30 @@ async def test_the_two_listeners_serve_different_routes(sqlite_url: str, tmp_pat
         assert (await people.get("/v1/runs")).status_code == 200
         assert (await agents.get("/v1/runs")).status_code == 404
         assert (await people.post("/agent/v1/renewals", json={})).status_code == 404
+
+
+async def test_no_answer_waits_for_the_acknowledgement_of_its_first_half(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """Headers and body are two writes; with Nagle's algorithm the second comes 40 ms later."""
+    async with _served(_config(sqlite_url, tmp_path)) as (people, agents):
+        for client in (people, agents):
+            await client.get("/healthz")
+            undelayed = [
+                bool(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+                for one in gc.get_objects()
+                if isinstance(one, socket.socket) and _is_served_at(one, client.base_url.port)
+            ]
+            assert undelayed == [True]
+
+
+def _is_served_at(one: socket.socket, port: int | None) -> bool:
+    """Tell the server's end of a connection from everything else that is open."""
+    if one.fileno() < 0 or one.family != socket.AF_INET:
+        return False
+    with contextlib.suppress(OSError):
+        return one.getsockname()[1] == port and one.getpeername()[1] != port
+    return False
 
 
 async def test_stopping_does_not_wait_for_those_who_wait(sqlite_url: str, tmp_path: Path) -> None:
