@@ -203,14 +203,33 @@ def cancel_job(
         raise Conflict(f"{job_name} has ended already: {job['state']}", field="job", value=job_name)
     if job["cancel_reason"] is not None:
         return str(job["state"])
-    now = database_now(connection)
-    target = job["job_id"]
+    state = cancel_locked(
+        connection, run, job, reason=reason, actor=actor, channel=channel, policy=policy
+    )
+    changes.wake_if_waiting(connection, run["partition"], reason=f"job {job_name} cancelled")
+    return state
+
+
+def cancel_locked(
+    connection: sa.Connection,
+    run: Row,
+    job: Row,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+    policy: LeasePolicy,
+) -> str:
+    """Stop a job that has not ended and is locked with its run; return its state.
+
+    The caller wakes.
+    """
+    now, target = database_now(connection), job["job_id"]
     _audit(connection, "job.cancel", target, reason=reason, actor=actor, channel=channel, now=now)
     ending = stop_job(connection, job, reason=reason, now=now, policy=policy)
     if ending is None:
         return str(job["state"])
     jobs.finish_jobs(connection, run, [ending], now=now)
-    changes.wake_if_waiting(connection, run["partition"], reason=f"job {job_name} cancelled")
     return str(ending.state)
 
 
