@@ -146,6 +146,14 @@ def finish_jobs(connection: sa.Connection, run: Row, endings: Sequence[Ending], 
     return _end_run(connection, run, now=now) if run["open_jobs"] == 0 else run
 
 
+def is_held(run: Row) -> bool:
+    """Tell whether a run waits for another of its concurrency group, and so starts nothing.
+
+    The release before this one knows no groups and leaves `ready_at` empty.
+    """
+    return run["concurrency_group"] is not None and run["ready_at"] is None
+
+
 def start(connection: sa.Connection, run: Row, *, reason: str, now: int) -> Row:
     """Let every job wait for a runner that waits for nothing else, and end what can never run."""
     endings = _judge(connection, run, _jobs.c.run_id == run["run_id"], reason=reason, now=now)
@@ -160,8 +168,8 @@ def promote(connection: sa.Connection, run: Row, ended: Sequence[Row], *, now: i
     """
     ids = [row["job_id"] for row in ended]
     _stop_waiting(connection, ids)
-    if run["ready_at"] is None:
-        return []  # a run that waits for another one starts nothing
+    if is_held(run):
+        return []
     freed = {row["matrix"] for row in ended if row["max_parallel"] is not None}
     dependents = sa.select(_needs.c.job_id).where(_needs.c.need_id.in_(ids))
     among: list[sa.ColumnElement[bool]] = [_jobs.c.job_id.in_(dependents)]

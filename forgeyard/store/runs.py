@@ -244,7 +244,8 @@ def time_out_run(connection: sa.Connection, run_id: str, *, policy: LeasePolicy)
     if run["state"] not in (RunState.QUEUED, RunState.RUNNING):
         changes.clear_deadlines(connection, run_id, DeadlineKind.RUN)
         return str(run["state"])
-    if run["ready_at"] is None or now < run["ready_at"] + run["timeout_ms"]:
+    since = run["ready_at"] or run["created_at"]
+    if jobs.is_held(run) or now < since + run["timeout_ms"]:
         return str(run["state"])
     reason = f"the run took longer than its timeout of {run['timeout_ms'] // 1000} s"
     return _stop(connection, run, ending="timeout", reason=reason, now=now, policy=policy)

@@ -17,6 +17,7 @@ from forgeyard.store import artifacts, codec, specs, tables, waiting
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
+from forgeyard.store.jobs import is_held
 from forgeyard.store.overview import CapacityView as CapacityView
 from forgeyard.store.overview import QueueView as QueueView
 from forgeyard.store.overview import RunnerView as RunnerView
@@ -254,7 +255,7 @@ def _waits_for() -> sa.Label[str | None]:
 
 def _held(run: Row) -> str | None:
     """Say what a run waits for that may not go on yet."""
-    if run["ready_at"] is not None:
+    if not is_held(run):
         return None
     group = f"its concurrency group {run['concurrency_group']}"
     return f"waits for {run['waits_for'] or 'another run'} of {group} to end"

@@ -53,7 +53,11 @@ def part(
 
 steps = st.lists(
     part(
-        {"run": st.sampled_from(["true", "make\nmake test", "é" * 10, "a", "b", "c", " "])},
+        {
+            "run": st.sampled_from(
+                ["true", "make\nmake test", "é" * 10, "a", "${{ matrix.os }}", " "]
+            )
+        },
         name=words,
         shell=st.sampled_from(["sh", "bash"]),
     ),
@@ -83,6 +87,26 @@ retry = part(
 )
 
 
+matrix_values = st.sampled_from(["a", "b c", "3.11", 8, True, 3.1, "${{"])
+entries = st.lists(
+    st.dictionaries(st.sampled_from(["os", "db", "extra"]), matrix_values, min_size=1, max_size=2),
+    max_size=2,
+)
+strategies = part(
+    {
+        "matrix": part(
+            {},
+            os=st.lists(matrix_values, min_size=1, max_size=3, unique_by=str),
+            db=st.lists(matrix_values, min_size=1, max_size=2, unique_by=str),
+            include=entries,
+            exclude=entries,
+        )
+    },
+    fail_fast=st.booleans(),
+    max_parallel=st.integers(1, 3),
+)
+
+
 def jobs(known: list[str]) -> st.SearchStrategy[dict[str, object]]:
     """Draw a job that may need the known ones, itself, or one that is not there."""
     need = st.sampled_from([*known, "absent"])
@@ -99,6 +123,7 @@ def jobs(known: list[str]) -> st.SearchStrategy[dict[str, object]]:
         timeouts=part({}, queue=quantities, execution=quantities),
         retry=retry,
         outputs=outputs,
+        strategy=strategies,
     )
 
 
@@ -111,6 +136,8 @@ def run_files(draw: st.DrawFn) -> dict[str, object]:
         document["name"] = draw(words)
     if draw(st.booleans()):
         document["timeout"] = draw(quantities)
+    if draw(st.booleans()):
+        document["concurrency"] = draw(part({"group": words}, cancel_in_progress=st.booleans()))
     return document
 
 

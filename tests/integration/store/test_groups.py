@@ -403,3 +403,14 @@ def test_agents_that_start_anew_while_their_runs_are_superseded_block_nobody(des
         desk.sweep()
         for one in desk.rows(tables.runs, state="queued"):
             cancel_run(desk, one["run_id"])
+
+
+def test_a_run_that_the_release_before_submitted_is_not_held(desk: Desk) -> None:
+    run_id = desk.submit(a_job_spec("a"), a_job_spec("b", needs=("a",)))
+    desk.overwrite(tables.runs, run_id, ready_at=None)
+    desk.change(end_job, run_id, "a")
+    assert jobs(desk, run_id) == {"a": "succeeded", "b": "eligible"}
+    assert "group" not in (shown(desk, run_id).jobs[1].waiting or "")
+    desk.overwrite(tables.runs, run_id, timeout_ms=1_000)
+    desk.later(2_000)
+    assert desk.change(runs.time_out_run, run_id, policy=LEASE_POLICY) == "timed_out"
