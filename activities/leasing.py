@@ -7,7 +7,7 @@ from temporalio import activity
 
 from activities import contracts
 from activities.relay import Waker
-from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.store import changes, leases, settle
 from forgeyard.store.changes import ATTEMPT
 from forgeyard.store.engine import write
@@ -40,7 +40,9 @@ class LeasingActivities:
 
         A job that is to be tried again wakes the scheduler.
         """
-        partition, settlement = await asyncio.to_thread(_settle, self._engine, request.attempt_id)
+        partition, settlement = await asyncio.to_thread(
+            _settle, self._engine, request.attempt_id, self._policy.lease
+        )
         self._waker.ask(partition)
         return contracts.Settled(
             attempt_state=settlement.attempt_state,
@@ -49,7 +51,7 @@ class LeasingActivities:
         )
 
 
-def _settle(engine: sa.Engine, attempt_id: str) -> tuple[str, Settlement]:
+def _settle(engine: sa.Engine, attempt_id: str, policy: LeasePolicy) -> tuple[str, Settlement]:
     with write(engine) as connection:
-        settlement = settle.settle(connection, attempt_id)
+        settlement = settle.settle(connection, attempt_id, policy=policy)
         return changes.find(connection, ATTEMPT, attempt_id)["partition"], settlement

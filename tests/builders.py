@@ -24,7 +24,7 @@ from forgeyard.model.transitions import (
 )
 from forgeyard.model.units import GIB, MIB, Bytes, MilliCpu, Millis, Resources
 from forgeyard.scheduler.place import Decision, Plan
-from forgeyard.store import changes, commit, jobs, runners, runs, tables
+from forgeyard.store import changes, commit, jobs, runners, runs, stopping, tables
 from forgeyard.store.changes import JOB, DeadlineKind, Row
 
 PARTITION = "default"
@@ -72,7 +72,7 @@ def submit_run(
 ) -> str:
     """Submit a run of these jobs (one called `build` if none); return its id."""
     submission = a_submission(a_run_spec(*jobs, name=name), **changed)
-    return runs.submit(connection, submission, rng=RNG).run_id
+    return runs.submit(connection, submission, policy=LEASE_POLICY, rng=RNG).run_id
 
 
 def jobs_of(connection: sa.Connection, run_id: str) -> dict[str, Row]:
@@ -116,7 +116,8 @@ def end_job(
         if state in JOB_TRANSITIONS[JobState(job["state"])]:
             break
         job = changes.move(connection, JOB, job, step, reason="by a test", now=now)
-    return jobs.finish_job(connection, run, job, state, reason="by a test", now=now)
+    ending = jobs.Ending(job=job, state=state, reason="by a test")
+    return stopping.fail(connection, run, ending, now=now, policy=LEASE_POLICY)
 
 
 def some_capabilities(**changed: object) -> Capabilities:

@@ -157,7 +157,7 @@ class Desk:
         return self.change(leases.complete, lease.lease_id, message, policy=self.policy.lease)
 
     def settle(self, lease: Lease) -> Settlement:
-        return self.change(settle, lease.attempt_id)
+        return self.change(settle, lease.attempt_id, policy=self.policy.lease)
 
     def view(self, lease: Lease) -> AttemptView:
         return self.change(leases.attempt_view, lease.attempt_id, self.policy)
@@ -182,6 +182,7 @@ class Desk:
             (tables.wakes, "signalled_at"),
             (tables.liveness, "beat_at"),
             (tables.runs, "created_at"),
+            (tables.runs, "ready_at"),
         )
         with write(self.engine) as connection:
             for table, name in past:

@@ -1,17 +1,35 @@
 """Runners, for those who look after them."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.runs import CHANNEL, UNSAID, Reason
-from forgeyard.store import overview, runners
+from forgeyard.store import draining, overview, runners
 from forgeyard.store.engine import read
 
 router = APIRouter(prefix="/v1/runners", tags=["runners"])
 RunnerPath = Annotated[str, Path(max_length=100)]
 """A runner's name or its id."""
+
+
+class Drain(Reason):
+    """Why a runner is drained, and whether its jobs are cancelled instead of awaited."""
+
+    cancel_active: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """A runner that takes nothing more, and how many of its jobs were cancelled for that."""
+
+    runner: str
+    cancelled: int
+
+
+GENTLY = Drain()
 
 
 @router.get("")
@@ -21,17 +39,19 @@ def list_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
         return overview.runners(connection)
 
 
-@router.post("/{name}:drain", status_code=204)
-def drain_runner(name: RunnerPath, deps: Deps, message: Reason = UNSAID) -> None:
-    """Let a runner finish what it has and take nothing more."""
+@router.post("/{name}:drain")
+def drain_runner(name: RunnerPath, deps: Deps, message: Drain = GENTLY) -> Drained:
+    """Let a runner take nothing more, and finish what it has or have that cancelled."""
+    reason, actor = message.reason or "drained by request", message.actor
     with deps.change() as connection:
-        runners.drain(
-            connection,
-            name,
-            reason=message.reason or "drained by request",
-            actor=message.actor,
-            channel=CHANNEL,
+        if not message.cancel_active:
+            runners.drain(connection, name, reason=reason, actor=actor, channel=CHANNEL)
+            return Drained(runner=name, cancelled=0)
+        policy = deps.policy.lease
+        cancelled = draining.drain_now(
+            connection, name, reason=reason, actor=actor, channel=CHANNEL, policy=policy
         )
+    return Drained(runner=name, cancelled=cancelled)
 
 
 @router.post("/{name}:undrain", status_code=204)

@@ -94,7 +94,7 @@ def submit_run(
         body_digest=_digest(message),
     )
     with deps.change() as connection:
-        submitted = runs.submit(connection, submission, rng=deps.rng)
+        submitted = runs.submit(connection, submission, policy=deps.policy.lease, rng=deps.rng)
     if not submitted.created:
         response.status_code = HTTPStatus.OK
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
@@ -160,6 +160,7 @@ def rerun_failed(
             connection,
             run_id_of(connection, run_id),
             actor=message.actor,
+            policy=deps.policy.lease,
             rng=deps.rng,
         )
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"

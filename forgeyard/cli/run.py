@@ -106,6 +106,8 @@ def _show_submitted(run: Run, answer: object, *, as_json: bool) -> None:
         output.put_json(answer)
         return
     output.put(run.run_id)
+    if run.aside:
+        output.say(f"it {run.aside} of its concurrency group to end")
     output.say(f"submitted {run.name}, {len(run.jobs)} jobs; follow it with")
     output.say(f"  forgeyard run watch {shlex.quote(run.run_id)}")
 
@@ -177,6 +179,9 @@ def list_runs(
     # On a small screen whole ids and names matter more than who it was.
     shown = len(COLUMNS) if output.console().width >= output.ROOMY else len(COLUMNS) - 1
     output.put_table(COLUMNS[:shown], [row[:shown] for row in rows], empty="no runs")
+    for run in page.runs:
+        if run.aside:
+            output.put(f"{run.run_id} {run.aside}")
     if page.next:
         filtered = f" --state {state.value}" if state else ""
         more = f"--limit {limit}{filtered} --before {shlex.quote(page.next)}"
@@ -221,6 +226,8 @@ def show(
     console.print(headline(found))
     if found.rerun_of:
         output.put(f"a rerun of {found.rerun_of}")
+    if found.concurrency_group:
+        output.put(f"in the concurrency group {found.concurrency_group}")
     console.print(jobs_shown(found, width=console.width))
     _show_links(found, temporal_ui(settings(data_dir), url))
 

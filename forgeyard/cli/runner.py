@@ -8,7 +8,7 @@ from forgeyard.cli import output
 from forgeyard.cli.client import path_of, shaped
 from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, runner_rows
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
-from forgeyard.cli.shapes import Runner
+from forgeyard.cli.shapes import Drained, Runner
 from forgeyard.cli.submitting import whoami
 
 app = typer.Typer(no_args_is_help=True, help="Look after the machines that execute jobs.")
@@ -45,6 +45,10 @@ def list_runners(
 @app.command()
 def drain(
     runner: RunnerName,
+    now: Annotated[
+        bool,
+        typer.Option("--now", help="Also cancel the jobs it works on; they end cancelled."),
+    ] = False,
     reason: Reason = "",
     as_json: Json = False,
     url: Url = None,
@@ -53,18 +57,22 @@ def drain(
 ) -> None:
     """Let a runner finish what it has and take no more.
 
+    With --now it finishes nothing: its jobs are cancelled, and are not tried again.
+
     \b
-    Example:
+    Examples:
       forgeyard runner drain build-7 --reason "new kernel"
+      forgeyard runner drain build-7 --now --reason "disk on fire"
     """
+    wish = {"reason": reason, "actor": whoami(), "cancel_active": now}
     with connect(url, token_file, data_dir) as client:
-        client.post(
-            f"{path_of('v1', 'runners', runner)}:drain", {"reason": reason, "actor": whoami()}
-        )
+        answer = client.post(f"{path_of('v1', 'runners', runner)}:drain", wish)
+    cancelled = shaped(Drained, answer).cancelled
     if as_json:
-        output.put_json({"runner": runner, "drain_requested": True})
+        output.put_json({"runner": runner, "drain_requested": True, "cancelled": cancelled})
         return
-    output.put(f"{runner} takes no more work")
+    jobs = "1 job" if cancelled == 1 else f"{cancelled} jobs"
+    output.put(f"{runner} takes no more work" + (f"; cancels {jobs}" if now else ""))
 
 
 @app.command()

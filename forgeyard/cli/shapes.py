@@ -11,6 +11,14 @@ from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 FINAL = frozenset(state.value for state in FINAL_RUN_STATES)
 
 
+def aside(waits_for: str | None, note: str | None) -> str:
+    """Say what another run of its concurrency group has to do with a run."""
+    if waits_for is not None:
+        return f"waits for {waits_for}"
+    replaced = note is not None and note.startswith("superseded")
+    return note or "" if replaced else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of a job."""
@@ -42,6 +50,8 @@ class Job:
     message: str | None = None
     cancel_reason: str | None = None
     reused_from: str | None = None
+    matrix: str | None = None
+    matrix_values: Mapping[str, str] | None = None
     continue_on_error: bool = False
     attempts: tuple[Attempt, ...] = ()
     created_at: int | None = None
@@ -82,10 +92,17 @@ class Run:
     note: str | None = None
     submitted_by: str = ""
     rerun_of: str | None = None
+    concurrency_group: str | None = None
+    waits_for: str | None = None
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
     jobs: tuple[Job, ...] = ()
+
+    @property
+    def aside(self) -> str:
+        """Say which run it waits for, or which one took its place."""
+        return aside(self.waits_for, self.note)
 
     @property
     def is_over(self) -> bool:
@@ -104,12 +121,19 @@ class RunSummary:
     run_id: str
     name: str
     state: str
+    note: str | None = None
+    waits_for: str | None = None
     submitted_by: str = ""
     created_at: int
     finished_at: int | None = None
     jobs: int = 0
     open_jobs: int = 0
     failed_jobs: int = 0
+
+    @property
+    def aside(self) -> str:
+        """Say which run it waits for, or which one took its place."""
+        return aside(self.waits_for, self.note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +314,13 @@ class Runner:
     free: Amounts = field(default_factory=Amounts)
     placed: tuple[PlacedJob, ...] = ()
     last_seen_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drained:
+    """What draining a runner did."""
+
+    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

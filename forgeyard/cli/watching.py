@@ -90,9 +90,10 @@ def changes(run: Run, told: dict[str, str]) -> list[str]:
             took = output.duration(job.took_ms(now_ms()) if job.finished_at else None)
             said = f" ({job.why})" if job.why else ""
             lines.append(f"{job.name}: {state}{f' after {took}' if took else ''}{said}")
-    if told.get("") != run.state:
-        told[""] = run.state
-        lines.append(f"run {run.run_id} ({run.name}): {output.words(run.state)}")
+    state = f"{output.words(run.state)}{f' ({run.aside})' if run.aside else ''}"
+    if told.get("") != state:
+        told[""] = state
+        lines.append(f"run {run.run_id} ({run.name}): {state}")
     return lines
 
 
@@ -106,7 +107,9 @@ def headline(run: Run) -> Text:
     line = Text(output.plain(f"{run.name}  {run.run_id}  "))
     line.append_text(output.cell(output.words(run.state)))
     line.append(f"  {over}/{len(run.jobs)} jobs over  {output.duration(run.took_ms(now_ms()))}")
-    if run.ending:
+    if run.aside:
+        line.append(output.plain(f"  {run.aside}"))
+    elif run.ending:
         line.append(output.plain(f"  ending: {run.ending}"))
     return line
 
@@ -114,11 +117,25 @@ def headline(run: Run) -> Text:
 def jobs_shown(run: Run, *, width: int) -> Group:
     """Lay out a run's jobs and say why each waits: beside it, or below on a small screen."""
     now = now_ms()
-    rows = [job_row(job, now) for job in run.jobs]
+    rows = [row for job in run.jobs for row in (*_matrix_row(run, job), job_row(job, now))]
     if width >= output.ROOMY:
         return Group(output.table(JOB_COLUMNS, rows))
     whys = [Text(output.plain(f"{job.name}: {job.why}")) for job in run.jobs if job.why]
     return Group(output.table(JOB_COLUMNS[:-1], [row[:-1] for row in rows]), *whys)
+
+
+def _matrix_row(run: Run, job: Job) -> list[tuple[str, ...]]:
+    """Head the cells of a matrix with a row that counts them."""
+    cells = [one for one in run.jobs if job.matrix is not None and one.matrix == job.matrix]
+    if not cells or cells[0] is not job:
+        return []
+    over = sum(1 for cell in cells if cell.finished_at is not None)
+    told = f"matrix of {len(cells)}: {', '.join(dict.fromkeys(_axes(cells)))}"
+    return [(str(job.matrix), f"{over}/{len(cells)} over", "", "", "", told)]
+
+
+def _axes(cells: list[Job]) -> list[str]:
+    return [name for cell in cells for name in cell.matrix_values or ()]
 
 
 def job_row(job: Job, now: int) -> tuple[str, ...]:

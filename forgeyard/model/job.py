@@ -91,6 +91,17 @@ class OutputSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixCell:
+    """Which cell of a matrix a job is; the scheduler never looks at it (FAR-031)."""
+
+    of: str
+    """The job of the run file that was expanded."""
+    values: Mapping[str, str] = field(default_factory=dict[str, str])
+    fail_fast: bool = True
+    max_parallel: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job as its author wrote it, with every default filled in."""
 
@@ -111,3 +122,4 @@ class JobSpec:
     priority: Priority = Priority.NORMAL
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
+    matrix: MatrixCell | None = None

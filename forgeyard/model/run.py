@@ -9,12 +9,21 @@ from forgeyard.model.units import Millis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Concurrency:
+    """The group of runs of which one goes on and one waits, and what a new one does to it."""
+
+    group: str
+    cancel_in_progress: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """A run as its author wrote it; `check_graph` has accepted its jobs."""
 
     name: str
     jobs: tuple[JobSpec, ...]
     timeout: Millis = Millis(86_400_000)
+    concurrency: Concurrency | None = None
 
 
 def check_graph(jobs: Iterable[JobSpec]) -> None:

@@ -5,6 +5,7 @@ accept the same runs. Errors carry `field`, the dotted path into the document.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import TypeVar
 
@@ -12,8 +13,8 @@ from pydantic import ValidationError
 
 from forgeyard.errors import InvalidRequirements, InvalidRunFile
 from forgeyard.model.capability import Requirements, ToolchainRequirement, parse_range
-from forgeyard.model.job import JobSpec, OutputSpec, RetryPolicy, Step, Timeouts
-from forgeyard.model.run import RunSpec, check_graph
+from forgeyard.model.job import JobSpec, MatrixCell, OutputSpec, RetryPolicy, Step, Timeouts
+from forgeyard.model.run import Concurrency, RunSpec, check_graph
 from forgeyard.model.units import (
     Bytes,
     MilliCpu,
@@ -25,6 +26,7 @@ from forgeyard.model.units import (
     parse_duration,
 )
 from forgeyard.runfile.complaint import complain, shown
+from forgeyard.runfile.matrix import expand
 from forgeyard.runfile.schema import (
     MAX_NEEDS,
     MAX_SCRIPT,
@@ -54,29 +56,51 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
         InvalidRequirements: the jobs do not form a graph, or ask for what cannot be.
         InvalidQuantity: an amount cannot be read.
     """
+    expansion = expand(document)
     try:
-        run_file = RunFile.model_validate(document)
+        run_file = RunFile.model_validate(expansion.document)
     except ValidationError as error:
-        raise complain(error) from None
-    jobs = tuple(_job(name, part) for name, part in run_file.jobs.items())
+        raise complain(error, origins=expansion.origins()) from None
+    groups = expansion.groups()
+    jobs = tuple(
+        _job(name, part, cell=expansion.cells.get(name), groups=groups)
+        for name, part in run_file.jobs.items()
+    )
     if sum(len(job.needs) for job in jobs) > MAX_NEEDS:
         raise InvalidRunFile(
             "jobs: too many needs in all", field="jobs", allowed=f"at most {MAX_NEEDS} needs"
         )
-    check_graph(jobs)
-    name = run_file.name or fallback_name
-    if run_file.timeout is None:
-        return RunSpec(name=name, jobs=jobs)
-    return RunSpec(name=name, jobs=jobs, timeout=_duration(run_file.timeout, "timeout"))
+    _check_graph(jobs)
+    run = RunSpec(name=run_file.name or fallback_name, jobs=jobs)
+    if run_file.timeout is not None:
+        run = replace(run, timeout=_duration(run_file.timeout, "timeout"))
+    if run_file.concurrency is not None:
+        part = run_file.concurrency
+        wanted = Concurrency(group=part.group, cancel_in_progress=part.cancel_in_progress)
+        run = replace(run, concurrency=wanted)
+    return run
 
 
-def _job(name: str, part: JobPart) -> JobSpec:
-    at = f"jobs.{name}"
+def _check_graph(jobs: Sequence[JobSpec]) -> None:
+    """Check the graph; what is wrong with a cell is said of the job that the file has."""
+    try:
+        check_graph(jobs)
+    except InvalidRequirements as error:
+        origins = {f"jobs.{job.name}.needs": job.matrix.of for job in jobs if job.matrix}
+        if error.field in origins:
+            error.field = f"jobs.{origins[error.field]}.needs"
+        raise
+
+
+def _job(
+    name: str, part: JobPart, *, cell: MatrixCell | None, groups: Mapping[str, tuple[str, ...]]
+) -> JobSpec:
+    at = f"jobs.{cell.of if cell else name}"
     _check_environment(part, at)
     return JobSpec(
         name=name,
         steps=tuple(_step(step, n, f"{at}.steps.{n}") for n, step in enumerate(part.steps)),
-        needs=_unique([part.needs] if isinstance(part.needs, str) else part.needs, f"{at}.needs"),
+        needs=_needs(part, groups, f"{at}.needs"),
         condition=part.condition,
         continue_on_error=part.continue_on_error,
         env=part.env,
@@ -87,7 +111,15 @@ def _job(name: str, part: JobPart) -> JobSpec:
         priority=part.priority,
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
+        matrix=cell,
     )
+
+
+def _needs(part: JobPart, groups: Mapping[str, tuple[str, ...]], at: str) -> tuple[str, ...]:
+    """Read what a job needs; a job with a matrix means all its cells."""
+    written = _unique([part.needs] if isinstance(part.needs, str) else part.needs, at)
+    meant = (one for need in written for one in groups.get(need, (need,)))
+    return tuple(dict.fromkeys(meant))
 
 
 def _check_environment(part: JobPart, at: str) -> None:

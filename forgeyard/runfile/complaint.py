@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -10,6 +11,7 @@ from forgeyard.errors import InvalidRunFile, shortened
 from forgeyard.runfile.schema import FORMS, SAID, keys_at
 
 Path = tuple[str | int, ...]
+NONE: Mapping[str | int, str] = MappingProxyType({})
 
 _SHAPES = {
     "list_type": "a list",
@@ -27,11 +29,18 @@ _FORMS = {
 }
 
 
-def complain(error: ValidationError) -> InvalidRunFile:
-    """Make the typed error of the most telling problem; unknown keys explain missing ones."""
+def complain(
+    error: ValidationError, *, at: Path = (), origins: Mapping[str | int, str] = NONE
+) -> InvalidRunFile:
+    """Make the typed error of the most telling problem; unknown keys explain missing ones.
+
+    `at` is the path of what was validated; `origins` names the jobs that cells were made from.
+    """
     details = error.errors(include_url=False)
     worst = next((one for one in details if one["type"] == "extra_forbidden"), details[0])
-    path = _path(worst["loc"])
+    path = (*at, *_path(worst["loc"]))
+    if path[:1] == ("jobs",) and len(path) > 1:
+        path = ("jobs", origins.get(path[1], path[1]), *path[2:])
     message, allowed = _sentence(worst, path)
     others = len(details) - 1
     more = f" (and {others} more problem{'s' if others > 1 else ''})" if others else ""
@@ -128,6 +137,8 @@ def _limit(error: ErrorDetails) -> tuple[str, str | None]:
         return f"{shown(error['input'])} is out of range", bound
     if error["type"] == "quantity":
         return f"{shown(error['input'])} is no amount", error["msg"]
+    if error["type"] == "matrix_value":
+        return f"{shown(error['input'])!r} cannot be a value of a matrix", error["msg"]
     if error["type"] == "string_unicode":
         return "is not valid text", "text without lone surrogates"
     return error["msg"], None

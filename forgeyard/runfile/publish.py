@@ -8,15 +8,19 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from forgeyard.runfile.schema import RunFile
+from forgeyard.runfile.schema import NAME, TOOL_NAME, VARIABLE, RunFile
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "runfile.schema.json"
+
+_NAMES = (NAME, TOOL_NAME, VARIABLE)
+_STRICT = ("type", "enum", "pattern")
 
 
 def schema() -> dict[str, object]:
     """Describe run files as JSON schema, draft 2020-12."""
     found = RunFile.model_json_schema(by_alias=True)
     _close(found)
+    _open(found)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": "urn:forgeyard:schema:runfile",
@@ -36,6 +40,20 @@ def _close(part: object) -> None:
     elif isinstance(part, list):
         for child in cast("list[object]", part):
             _close(child)
+
+
+def _open(part: object) -> None:
+    """Let a placeholder stand for a value that is otherwise one of a few, or a name."""
+    if isinstance(part, dict):
+        entries = cast("dict[str, object]", part)
+        for child in entries.values():
+            _open(child)
+        if "enum" in entries or entries.get("pattern") in _NAMES:
+            strict = {key: entries.pop(key) for key in list(entries) if key in _STRICT}
+            entries["anyOf"] = [strict, {"type": "string", "pattern": r"\$\{\{ *matrix\."}]
+    elif isinstance(part, list):
+        for child in cast("list[object]", part):
+            _open(child)
 
 
 def schema_text() -> str:

@@ -32,12 +32,20 @@ MAX_ENV_VALUE: Final = 8 * 2**10
 MAX_OUTPUTS: Final = 50
 MAX_TOOLS: Final = 50
 MAX_SECRETS: Final = 50
+MAX_AXES: Final = 10
+MAX_AXIS_VALUES: Final = 50
+MAX_CELLS: Final = 256
+MAX_CELL_VALUES: Final = 20
+MAX_MATRIX_VALUE: Final = 128
+EXPRESSION: Final = "${{"
+"""What begins a placeholder, and stands for nothing else in a run file."""
 LARGEST_NUMBER: Final = 2**62
 
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
 TOOL_NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9_.+-]{0,63}$"
 TITLE: Final = r"^[^\x00-\x1f\x7f-\x9f]{1,100}$"
 VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
+AXIS: Final = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 WORD: Final = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"
 TEXT: Final = r"^[^\x00]*$"
 SAID: Final = {
@@ -45,6 +53,7 @@ SAID: Final = {
     TOOL_NAME: "letters, digits, `_`, `.`, `+` and `-`, at most 64",
     TITLE: "1 to 100 printable characters on one line",
     VARIABLE: "letters, digits and `_`, not beginning with a digit, at most 128",
+    AXIS: "letters, digits, `_` and `-`, beginning with a letter or `_`, at most 64",
     WORD: "1 to 128 printable characters on one line",
     TEXT: "text without NUL characters",
 }
@@ -84,6 +93,43 @@ Quantity = Annotated[
         {"anyOf": [{"type": "string", "maxLength": 64}, {"type": "number", "minimum": 0}]}
     ),
 ]
+
+
+def _matrix_value(value: object) -> str:
+    """Turn a value of a matrix into the text that takes its place in the job."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int) and abs(value) <= LARGEST_NUMBER:
+        return str(value)
+    if isinstance(value, float):
+        raise PydanticCustomError("matrix_value", "the same in quotes, for the number 3.10 is 3.1")
+    if isinstance(value, str) and len(value) <= MAX_MATRIX_VALUE and value.isprintable():
+        return _without_placeholder(value)
+    said = "a whole number, true, false, or text of at most {most} characters"
+    raise PydanticCustomError("matrix_value", said, {"most": MAX_MATRIX_VALUE})
+
+
+def _without_placeholder(value: str) -> str:
+    if EXPRESSION in value:
+        raise PydanticCustomError("matrix_value", "text without placeholders")
+    return value
+
+
+MatrixValue = Annotated[
+    str,
+    PlainValidator(_matrix_value),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string", "maxLength": MAX_MATRIX_VALUE},
+                {"type": "integer"},
+                {"type": "boolean"},
+            ]
+        }
+    ),
+]
+Axis = Annotated[str, StringConstraints(pattern=AXIS)]
+Partial = Annotated[dict[Axis, MatrixValue], Field(min_length=1, max_length=MAX_CELL_VALUES)]
 
 
 def _form(value: object) -> str | None:
@@ -176,9 +222,42 @@ Outputs = Annotated[
 ]
 
 
+class MatrixPart(Part):
+    """Axes and their values: every combination is a job, less `exclude` and more `include`."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+    __pydantic_extra__: dict[  # pyright: ignore[reportIncompatibleVariableOverride]
+        Axis, Annotated[list[MatrixValue], Field(min_length=1, max_length=MAX_AXIS_VALUES)]
+    ]
+
+    include: list[Partial] = Field(
+        default=[],
+        max_length=MAX_CELLS,
+        description="Values added to the cells that they fit, or else cells of their own.",
+    )
+    exclude: list[Partial] = Field(
+        default=[], max_length=MAX_CELLS, description="Cells left out; naming some axes is enough."
+    )
+
+
+class StrategyPart(Part):
+    """How a job becomes many: one for each cell of a matrix."""
+
+    matrix: MatrixPart
+    fail_fast: StrictBool = Field(
+        default=True, alias="fail-fast", description="Stop the other cells once one has failed."
+    )
+    max_parallel: StrictInt | None = Field(
+        default=None, alias="max-parallel", ge=1, le=MAX_CELLS, description="Cells at a time."
+    )
+
+
 class JobPart(Part):
     """One job: what it needs, what it runs and what it leaves behind."""
 
+    strategy: StrategyPart | None = Field(
+        default=None, description="One job for each cell; ${{ matrix.NAME }} is its value."
+    )
     needs: Needs = Field(default=[], description="Jobs that must have ended before this one.")
     condition: Condition = Field(
         default=Condition.SUCCESS, alias="if", description="Judged once all needs have ended."
@@ -203,17 +282,32 @@ class JobPart(Part):
     outputs: Outputs = []
 
 
+class ConcurrencyPart(Part):
+    """The runs of a group: one goes on, the newest other one waits."""
+
+    group: Word
+    cancel_in_progress: StrictBool = Field(
+        default=False,
+        alias="cancel-in-progress",
+        description="Stop the run that goes on, instead of waiting for it.",
+    )
+
+
 class RunFile(Part):
     """A Forgeyard run: jobs that belong together."""
 
     name: Title | None = Field(default=None, description="Default: the name of the file.")
     timeout: Quantity | None = Field(default=None, description="How long the whole run may take.")
+    concurrency: ConcurrencyPart | None = None
     jobs: dict[Name, JobPart] = Field(min_length=1, max_length=MAX_JOBS)
 
 
 PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     ((), RunFile),
+    (("concurrency",), ConcurrencyPart),
     (("jobs", "*"), JobPart),
+    (("jobs", "*", "strategy"), StrategyPart),
+    (("jobs", "*", "strategy", "matrix"), MatrixPart),
     (("jobs", "*", "resources"), ResourcesPart),
     (("jobs", "*", "requires"), RequiresPart),
     (("jobs", "*", "timeouts"), TimeoutsPart),

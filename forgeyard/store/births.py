@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.model.ids import new_id
-from forgeyard.model.job import Condition, JobSpec
+from forgeyard.model.job import JobSpec
 from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import JobState, RunState
 from forgeyard.store import changes, codec, jobs, tables
@@ -19,6 +19,8 @@ from forgeyard.store.changes import JOB, RUN, DeadlineKind
 
 TENANT = "tnt_default"
 QUEUE = "que_default"
+HELD_CHECK = 60_000
+"""How often a run that waits for another one looks by itself; the other's end calls it at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,8 @@ class Birth:
     partition: str
     rerun_of: str | None = None
     reused: Mapping[str, str] = field(default_factory=dict[str, str])
+    held: bool = False
+    """Whether it waits for another run of its concurrency group."""
 
 
 def draw_id(prefix: str, *, now: int, rng: random.Random) -> str:
@@ -52,7 +56,8 @@ def give_birth(connection: sa.Connection, birth: Birth, *, now: int, rng: random
     changes.born(connection, JOB, rows, reason="submitted", now=now)
     _insert_needs(connection, birth, ids)
     _insert_deadlines(connection, birth, rows, now=now)
-    _skip_the_impossible(connection, run, rows, now=now)
+    if not birth.held and any(_is_undecided(row) for row in rows):
+        jobs.start(connection, run, reason="it waits for nothing", now=now)
     changes.wake_if_waiting(connection, birth.partition, reason=f"run {birth.spec.name} submitted")
 
 
@@ -62,25 +67,13 @@ def _job_ids(spec: RunSpec, *, now: int, rng: random.Random) -> dict[str, str]:
     return {job.name: job_id for job, job_id in zip(spec.jobs, drawn, strict=True)}
 
 
-def _skip_the_impossible(
-    connection: sa.Connection,
-    run: Mapping[str, object],
-    rows: list[dict[str, object]],
-    *,
-    now: int,
-) -> None:
-    """End jobs that wait for a failure which cannot come: nothing that they need is still open."""
-    reason = jobs.unmet(Condition.FAILURE)
-    endings = [
-        jobs.Ending(job=row, state=JobState.SKIPPED, reason=reason, message=reason)
-        for row in rows
-        if row["state"] == JobState.PENDING and not row["waiting_needs"]
-    ]
-    if endings:
-        jobs.finish_jobs(connection, run, endings, now=now)
+def _is_undecided(row: Mapping[str, object]) -> bool:
+    """Tell a job that waits for no other: its matrix may have no place, or it can never run."""
+    return row["state"] == JobState.PENDING and not row["waiting_needs"]
 
 
 def _run_row(birth: Birth, rows: list[dict[str, object]], *, now: int) -> dict[str, object]:
+    group = birth.spec.concurrency
     return {
         "run_id": birth.run_id,
         "name": birth.spec.name,
@@ -92,16 +85,19 @@ def _run_row(birth: Birth, rows: list[dict[str, object]], *, now: int) -> dict[s
         "source_digest": birth.source_digest,
         "rerun_of": birth.rerun_of,
         "submitted_by": birth.submitted_by,
+        "concurrency_group": None if group is None else group.group,
+        "cancel_in_progress": int(group is not None and group.cancel_in_progress),
         "timeout_ms": birth.spec.timeout,
         "open_jobs": sum(1 for row in rows if row["state"] != JobState.SUCCEEDED),
         "created_at": now,
-        "ready_at": now,
+        "ready_at": None if birth.held else now,
     }
 
 
 def _job_row(
     birth: Birth, spec: JobSpec, *, position: int, job_id: str, now: int
 ) -> dict[str, object]:
+    cell = spec.matrix
     waiting = sum(1 for need in set(spec.needs) if need not in birth.reused)
     state = _first_state(birth, spec, waiting=waiting)
     return {
@@ -117,6 +113,9 @@ def _job_row(
         "spec": codec.encode(spec),
         "condition": spec.condition.value,
         "continue_on_error": int(spec.continue_on_error),
+        "matrix": None if cell is None else cell.of,
+        "fail_fast": int(cell is not None and cell.fail_fast),
+        "max_parallel": None if cell is None else cell.max_parallel,
         "priority": spec.priority.value,
         "requirement_class": jobs.requirement_class(spec),
         "cpu_milli": spec.resources.cpu,
@@ -135,6 +134,8 @@ def _first_state(birth: Birth, spec: JobSpec, *, waiting: int) -> JobState:
     """Tell where a job starts: the needs that have ended are successes taken over."""
     if spec.name in birth.reused:
         return JobState.SUCCEEDED
+    if birth.held or (spec.matrix is not None and spec.matrix.max_parallel is not None):
+        return JobState.PENDING
     succeeded = [jobs.Need(state=JobState.SUCCEEDED, continue_on_error=False)] * len(spec.needs)
     if not waiting and jobs.is_met(spec.condition, succeeded):
         return JobState.ELIGIBLE
@@ -164,10 +165,13 @@ def _insert_deadlines(
         for row, spec in zip(rows, birth.spec.jobs, strict=True)
         if row["state"] == JobState.ELIGIBLE
     ]
+    kind, within = (
+        (DeadlineKind.HELD, HELD_CHECK) if birth.held else (DeadlineKind.RUN, birth.spec.timeout)
+    )
     end = {
-        "kind": DeadlineKind.RUN.value,
+        "kind": kind.value,
         "entity_id": birth.run_id,
         "partition": birth.partition,
-        "due_at": now + birth.spec.timeout,
+        "due_at": now + within,
     }
     connection.execute(sa.insert(tables.deadlines), [end, *queue])

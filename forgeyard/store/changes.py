@@ -43,6 +43,7 @@ class DeadlineKind(StrEnum):
     SETTLE = "settle"  # an attempt ended and nobody settled it
     RETRY = "retry"  # a job may be tried again
     RUN = "run"  # a run took too long
+    HELD = "held"  # look whether a run still waits for another of its concurrency group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,14 +9,18 @@ import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 import sqlalchemy as sa
 
 from forgeyard.model.job import Condition, FailureClass, JobSpec
-from forgeyard.model.transitions import JobState, RunState
+from forgeyard.model.transitions import FINAL_JOB_STATES, JobState, RunState
 from forgeyard.store import changes, codec, specs, tables
 from forgeyard.store.changes import JOB, RUN, DeadlineKind, Row
 
+HOLD_NO_PLACE = frozenset({JobState.PENDING, *FINAL_JOB_STATES})
+"""States in which a cell takes no place among those that may run at a time."""
+_STOPPED = {"timeout": RunState.TIMED_OUT, "superseded": RunState.SUPERSEDED}
 BAD_ENDS = frozenset({JobState.FAILED, JobState.CANCELLED, JobState.TIMED_OUT})
 _jobs, _needs, _runs = tables.jobs, tables.job_needs, tables.runs
 
@@ -138,30 +142,91 @@ def finish_jobs(connection: sa.Connection, run: Row, endings: Sequence[Ending], 
     while endings:
         _end(connection, endings, now=now)
         run = _count(connection, run, endings)
-        ended = [ending.job["job_id"] for ending in endings]
-        endings = promote(connection, run, ended, now=now)
+        endings = promote(connection, run, [ending.job for ending in endings], now=now)
     return _end_run(connection, run, now=now) if run["open_jobs"] == 0 else run
 
 
-def promote(
-    connection: sa.Connection, run: Row, ended: Collection[str], *, now: int
+def is_held(run: Row) -> bool:
+    """Tell whether a run waits for another of its concurrency group, and so starts nothing.
+
+    The release before this one knows no groups and leaves `ready_at` empty.
+    """
+    return run["concurrency_group"] is not None and run["ready_at"] is None
+
+
+def start(connection: sa.Connection, run: Row, *, reason: str, now: int) -> Row:
+    """Let every job wait for a runner that waits for nothing else, and end what can never run."""
+    endings = _judge(connection, run, _jobs.c.run_id == run["run_id"], reason=reason, now=now)
+    return finish_jobs(connection, run, endings, now=now)
+
+
+def promote(connection: sa.Connection, run: Row, ended: Sequence[Row], *, now: int) -> list[Ending]:
+    """Make eligible what waited only for these jobs; return the dependents that end instead.
+
+    Besides the jobs that needed them, these are the cells that waited for their matrix to have a
+    place free.
+    """
+    ids = [row["job_id"] for row in ended]
+    _stop_waiting(connection, ids)
+    if is_held(run):
+        return []
+    freed = {row["matrix"] for row in ended if row["max_parallel"] is not None}
+    dependents = sa.select(_needs.c.job_id).where(_needs.c.need_id.in_(ids))
+    among: list[sa.ColumnElement[bool]] = [_jobs.c.job_id.in_(dependents)]
+    if freed:
+        among.append(sa.and_(_jobs.c.run_id == run["run_id"], _jobs.c.matrix.in_(freed)))
+    reason = "it waits for nothing more"
+    return _judge(connection, run, sa.or_(*among), reason=reason, now=now)
+
+
+def _judge(
+    connection: sa.Connection,
+    run: Row,
+    among: sa.ColumnElement[bool],
+    *,
+    reason: str,
+    now: int,
 ) -> list[Ending]:
-    """Make eligible what waited only for these jobs; return the dependents that end instead."""
-    _stop_waiting(connection, ended)
+    """Make eligible what waits for nothing among these jobs; return those that end instead."""
     endings: list[Ending] = []
     met: list[Row] = []
-    for job, needs in _ready(connection, ended):
+    for job, needs in _ready(connection, among):
         condition = Condition(job["condition"])
         if run["state"] == RunState.CANCELLING:
-            reason = "the run is being cancelled"
-            endings.append(Ending(job=job, state=JobState.CANCELLED, reason=reason))
+            stopped = "the run is being cancelled"
+            endings.append(Ending(job=job, state=JobState.CANCELLED, reason=stopped))
         elif is_met(condition, needs):
             met.append(job)
         else:
-            reason = unmet(condition)
-            endings.append(Ending(job=job, state=JobState.SKIPPED, reason=reason, message=reason))
-    reason = "its needs have ended"
+            skipped = unmet(condition)
+            endings.append(Ending(job=job, state=JobState.SKIPPED, reason=skipped, message=skipped))
+    met = _with_places(connection, run, met)
     return [*endings, *_make_eligible(connection, met, since=now, reason=reason, now=now)]
+
+
+def _with_places(connection: sa.Connection, run: Row, met: Sequence[Row]) -> list[Row]:
+    """Keep the jobs that need no place in a matrix, and of the others as many as have one."""
+    free = {row["matrix"]: row["max_parallel"] for row in met if row["max_parallel"] is not None}
+    if free:
+        query = (
+            sa.select(_jobs.c.matrix, sa.func.count())
+            .where(
+                _jobs.c.run_id == run["run_id"],
+                _jobs.c.matrix.in_(free),
+                _jobs.c.state.not_in(HOLD_NO_PLACE),
+            )
+            .group_by(_jobs.c.matrix)
+        )
+        for matrix, taken in connection.execute(query):
+            free[matrix] -= taken
+    kept: list[Row] = []
+    for row in sorted(met, key=itemgetter("position")):
+        if row["max_parallel"] is not None:
+            free[row["matrix"]] -= 1
+            if free[row["matrix"]] < 0:
+                continue
+        kept.append(row)
+    return kept
 
 
 def is_met(condition: Condition, needs: Iterable[Need]) -> bool:
@@ -236,13 +301,14 @@ def _stop_waiting(connection: sa.Connection, ended: Collection[str]) -> None:
     )
 
 
-def _ready(connection: sa.Connection, ended: Collection[str]) -> list[tuple[Row, list[Need]]]:
-    """Read the dependents that wait for nothing more, by id, with all that they need."""
-    dependents = sa.select(_needs.c.job_id).where(_needs.c.need_id.in_(ended))
+def _ready(
+    connection: sa.Connection, among: sa.ColumnElement[bool]
+) -> list[tuple[Row, list[Need]]]:
+    """Read which of these jobs wait for nothing more, by id, with all that they need."""
     waiting = (
         sa.select(_jobs)
         .where(
-            _jobs.c.job_id.in_(dependents),
+            among,
             _jobs.c.state == JobState.PENDING.value,
             _jobs.c.waiting_needs == 0,
         )
@@ -264,7 +330,9 @@ def _ready(connection: sa.Connection, ended: Collection[str]) -> list[tuple[Row,
 
 def _end_run(connection: sa.Connection, run: Row, *, now: int) -> Row:
     """Close a run whose jobs have all ended."""
-    changes.clear_deadlines(connection, run["run_id"], DeadlineKind.RUN)
+    changes.clear_deadlines(connection, run["run_id"], DeadlineKind.RUN, DeadlineKind.HELD)
+    if run["concurrency_group"] is not None:
+        _call_next(connection, run["concurrency_group"], now=now)
     if run["state"] == RunState.QUEUED:
         # Everything ended without an agent: skipped, cancelled one by one, or out of time.
         run = changes.move(
@@ -274,11 +342,27 @@ def _end_run(connection: sa.Connection, run: Row, *, now: int) -> Row:
     return changes.move(connection, RUN, run, state, reason=reason, now=now, finished_at=now)
 
 
+def _call_next(connection: sa.Connection, group: str, *, now: int) -> None:
+    """Have the sweep look now at the run that waits in a concurrency group.
+
+    The group itself is locked before any run, so it is too late to do that here.
+    """
+    deadlines = tables.deadlines
+    waiting = sa.select(_runs.c.run_id).where(
+        _runs.c.concurrency_group == group,
+        _runs.c.state == RunState.QUEUED.value,
+        _runs.c.ready_at.is_(None),
+    )
+    connection.execute(
+        sa.update(deadlines)
+        .where(deadlines.c.kind == DeadlineKind.HELD.value, deadlines.c.entity_id.in_(waiting))
+        .values(due_at=now)
+    )
+
+
 def _verdict(run: Row) -> tuple[RunState, str]:
     if run["state"] == RunState.CANCELLING:
-        timed_out = run["ending"] == "timeout"
-        state = RunState.TIMED_OUT if timed_out else RunState.CANCELLED
-        return state, "every job has stopped"
+        return _STOPPED.get(run["ending"], RunState.CANCELLED), "every job has stopped"
     if run["failed_jobs"]:
         return RunState.FAILED, f"{run['failed_jobs']} jobs did not succeed"
     return RunState.SUCCEEDED, "every job has ended well"

@@ -298,7 +298,7 @@ def drain(
     Raises:
         NotFound: no runner has this name or id.
     """
-    runner = _lock_named(connection, name_or_id)
+    runner = lock_runner(connection, id_of(connection, name_or_id))
     now = database_now(connection)
     online = runner["state"] != RunnerState.OFFLINE
     state = RunnerState.DRAINING if online else RunnerState.OFFLINE
@@ -324,7 +324,7 @@ def undrain(
     Raises:
         NotFound: no runner has this name or id.
     """
-    runner = _lock_named(connection, name_or_id)
+    runner = lock_runner(connection, id_of(connection, name_or_id))
     now = database_now(connection)
     draining = runner["state"] == RunnerState.DRAINING
     state = RunnerState.ONLINE if draining else RunnerState(runner["state"])
@@ -343,12 +343,17 @@ def undrain(
     return changed
 
 
-def _lock_named(connection: sa.Connection, name_or_id: str) -> Row:
+def id_of(connection: sa.Connection, name_or_id: str) -> str:
+    """Find the id of a runner.
+
+    Raises:
+        NotFound: no runner has this name or id.
+    """
     named = sa.or_(_runners.c.name == name_or_id, _runners.c.runner_id == name_or_id)
     runner_id = connection.execute(sa.select(_runners.c.runner_id).where(named)).scalar()
     if runner_id is None:
         raise NotFound(f"no runner {name_or_id}", field="runner", value=name_or_id)
-    return lock_runner(connection, runner_id)
+    return str(runner_id)
 
 
 def _change(

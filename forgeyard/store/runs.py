@@ -4,21 +4,21 @@ How a run is written and how it is stopped is told in `births` and `stopping`.
 """
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
 from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy
-from forgeyard.model.run import RunSpec, check_graph
+from forgeyard.model.run import Concurrency, RunSpec, check_graph
 from forgeyard.model.transitions import (
     FINAL_JOB_STATES,
     FINAL_RUN_STATES,
     JobState,
     RunState,
 )
-from forgeyard.store import changes, codec, jobs, tables
+from forgeyard.store import changes, codec, groups, jobs, tables
 from forgeyard.store.births import Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -47,8 +47,12 @@ class Submitted:
     created: bool
 
 
-def submit(connection: sa.Connection, submission: Submission, *, rng: random.Random) -> Submitted:
+def submit(
+    connection: sa.Connection, submission: Submission, *, policy: LeasePolicy, rng: random.Random
+) -> Submitted:
     """Store a run and let its first jobs wait for runners; the same key gives the same run.
+
+    In a concurrency group it may have to wait itself, and it supersedes the one that waited.
 
     Raises:
         IdempotencyMismatch: the key came before with another body.
@@ -71,12 +75,33 @@ def submit(connection: sa.Connection, submission: Submission, *, rng: random.Ran
         submitted_by=submission.submitted_by,
         partition=submission.partition,
     )
-    give_birth(connection, birth, now=now, rng=rng)
+    _begin(connection, birth, now=now, policy=policy, rng=rng)
     return Submitted(run_id=run_id, created=True)
 
 
+def _begin(
+    connection: sa.Connection, birth: Birth, *, now: int, policy: LeasePolicy, rng: random.Random
+) -> None:
+    """Make a run, and room for it in its concurrency group before; no run is locked yet."""
+    if birth.spec.concurrency is not None:
+        held = groups.enter(
+            connection,
+            birth.spec.concurrency,
+            run_id=birth.run_id,
+            actor=birth.submitted_by,
+            policy=policy,
+        )
+        birth, now = replace(birth, held=held), database_now(connection)
+    give_birth(connection, birth, now=now, rng=rng)
+
+
 def rerun_failed(
-    connection: sa.Connection, run_id: str, *, actor: str, rng: random.Random
+    connection: sa.Connection,
+    run_id: str,
+    *,
+    actor: str,
+    policy: LeasePolicy,
+    rng: random.Random,
 ) -> Submitted:
     """Start a new run of the same document, which takes over the successes of the first.
 
@@ -95,7 +120,12 @@ def rerun_failed(
     specs = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
     birth = Birth(
         run_id=draw_id("run", now=now, rng=rng),
-        spec=RunSpec(name=run["name"], jobs=specs, timeout=run["timeout_ms"]),
+        spec=RunSpec(
+            name=run["name"],
+            jobs=specs,
+            timeout=run["timeout_ms"],
+            concurrency=_concurrency(run),
+        ),
         document=run["document"],
         source_digest=run["source_digest"],
         submitted_by=actor,
@@ -103,8 +133,15 @@ def rerun_failed(
         rerun_of=run_id,
         reused=_reusable(connection, rows),
     )
-    give_birth(connection, birth, now=now, rng=rng)
+    _begin(connection, birth, now=now, policy=policy, rng=rng)
     return Submitted(run_id=birth.run_id, created=True)
+
+
+def _concurrency(run: Row) -> Concurrency | None:
+    group = run["concurrency_group"]
+    if group is None:
+        return None
+    return Concurrency(group=group, cancel_in_progress=bool(run["cancel_in_progress"]))
 
 
 def cancel_run(
@@ -131,7 +168,15 @@ def cancel_run(
         )
     now = database_now(connection)
     _audit(connection, "run.cancel", run_id, reason=reason, actor=actor, channel=channel, now=now)
-    return stop_run(connection, run, ending="user", reason=reason, now=now, policy=policy)
+    return _stop(connection, run, ending="user", reason=reason, now=now, policy=policy)
+
+
+def _stop(
+    connection: sa.Connection, run: Row, *, ending: str, reason: str, now: int, policy: LeasePolicy
+) -> str:
+    state = stop_run(connection, run, ending=ending, reason=reason, now=now, policy=policy)
+    changes.wake_if_waiting(connection, run["partition"], reason=f"run {run['name']} stopped")
+    return state
 
 
 def cancel_job(
@@ -158,14 +203,33 @@ def cancel_job(
         raise Conflict(f"{job_name} has ended already: {job['state']}", field="job", value=job_name)
     if job["cancel_reason"] is not None:
         return str(job["state"])
-    now = database_now(connection)
-    target = job["job_id"]
+    state = cancel_locked(
+        connection, run, job, reason=reason, actor=actor, channel=channel, policy=policy
+    )
+    changes.wake_if_waiting(connection, run["partition"], reason=f"job {job_name} cancelled")
+    return state
+
+
+def cancel_locked(
+    connection: sa.Connection,
+    run: Row,
+    job: Row,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+    policy: LeasePolicy,
+) -> str:
+    """Stop a job that has not ended and is locked with its run; return its state.
+
+    The caller wakes.
+    """
+    now, target = database_now(connection), job["job_id"]
     _audit(connection, "job.cancel", target, reason=reason, actor=actor, channel=channel, now=now)
     ending = stop_job(connection, job, reason=reason, now=now, policy=policy)
     if ending is None:
         return str(job["state"])
     jobs.finish_jobs(connection, run, [ending], now=now)
-    changes.wake_if_waiting(connection, run["partition"], reason=f"job {job_name} cancelled")
     return str(ending.state)
 
 
@@ -180,10 +244,11 @@ def time_out_run(connection: sa.Connection, run_id: str, *, policy: LeasePolicy)
     if run["state"] not in (RunState.QUEUED, RunState.RUNNING):
         changes.clear_deadlines(connection, run_id, DeadlineKind.RUN)
         return str(run["state"])
-    if now < run["created_at"] + run["timeout_ms"]:
+    since = run["ready_at"] or run["created_at"]
+    if jobs.is_held(run) or now < since + run["timeout_ms"]:
         return str(run["state"])
     reason = f"the run took longer than its timeout of {run['timeout_ms'] // 1000} s"
-    return stop_run(connection, run, ending="timeout", reason=reason, now=now, policy=policy)
+    return _stop(connection, run, ending="timeout", reason=reason, now=now, policy=policy)
 
 
 def _audit(

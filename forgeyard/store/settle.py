@@ -4,19 +4,20 @@ The workflow of the attempt and the sweep both call this; whoever comes second c
 Success is no matter of settling: `complete` has ended the job already.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from forgeyard.model.job import FailureClass
+from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import (
     FINAL_ATTEMPT_STATES,
     AttemptState,
     JobState,
     RunState,
 )
-from forgeyard.scheduler.retry import GiveUp, Retry, decide
-from forgeyard.store import changes, jobs, specs, tables
+from forgeyard.scheduler.retry import Retry, decide
+from forgeyard.store import changes, jobs, specs, stopping, tables
 from forgeyard.store.changes import JOB, DeadlineKind, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held, lock_attempt
@@ -50,7 +51,7 @@ class Settlement:
     decision: str
 
 
-def settle(connection: sa.Connection, attempt_id: str) -> Settlement:
+def settle(connection: sa.Connection, attempt_id: str, *, policy: LeasePolicy) -> Settlement:
     """Confirm how an attempt ended and decide, once, on another try.
 
     Raises:
@@ -67,7 +68,7 @@ def settle(connection: sa.Connection, attempt_id: str) -> Settlement:
     _mark(connection, attempt, now=now)
     if not _is_undecided(attempt, job):
         return _settlement(attempt, job, decision=f"nothing to decide; the job is {job['state']}")
-    job, decision = _decide(connection, held, state, now=now)
+    job, decision = _decide(connection, held, state, now=now, policy=policy)
     changes.wake_if_waiting(connection, job["partition"], reason=f"job {job['name']}: {decision}")
     return _settlement(attempt, job, decision=decision)
 
@@ -91,7 +92,7 @@ def _is_undecided(attempt: Row, job: Row) -> bool:
 
 
 def _decide(
-    connection: sa.Connection, held: Held, state: AttemptState, *, now: int
+    connection: sa.Connection, held: Held, state: AttemptState, *, now: int, policy: LeasePolicy
 ) -> tuple[Row, str]:
     """Move the job to where the retry policy wants it; return it and why."""
     attempt, run = held.attempt, held.run
@@ -101,7 +102,14 @@ def _decide(
     verdict = decide(specs.retry(job), blame, job["attempts_charged"], cancelled=stopped)
     if isinstance(verdict, Retry):
         return _try_again(connection, run, job, verdict, blame=blame, now=now)
-    return _give_up(connection, held, job, verdict, stopped=stopped, blame=blame, now=now)
+    end = jobs.Ending(
+        job=job,
+        state=JobState.CANCELLED if stopped else _ENDS[state],
+        reason=verdict.reason,
+        failure_class=FailureClass.CANCELLED if stopped else blame,
+        message=job["cancel_reason"] if stopped else attempt["message"],
+    )
+    return _give_up(connection, run, end, now=now, policy=policy)
 
 
 def _charge(connection: sa.Connection, job: Row) -> Row:
@@ -133,28 +141,10 @@ def _try_again(
 
 
 def _give_up(
-    connection: sa.Connection,
-    held: Held,
-    job: Row,
-    verdict: GiveUp,
-    *,
-    stopped: bool,
-    blame: FailureClass,
-    now: int,
+    connection: sa.Connection, run: Row, end: jobs.Ending, *, now: int, policy: LeasePolicy
 ) -> tuple[Row, str]:
     """End the job the way its attempt ended, or as cancelled if that was asked for."""
-    attempt = held.attempt
-    state = JobState.CANCELLED if stopped else _ENDS[AttemptState(attempt["state"])]
-    decision = f"{state}: {verdict.reason}"
-    message = job["cancel_reason"] if stopped else attempt["message"]
-    jobs.finish_job(
-        connection,
-        held.run,
-        job,
-        state,
-        reason=decision,
-        now=now,
-        failure_class=FailureClass.CANCELLED if stopped else blame,
-        message=message or decision,
-    )
-    return {**job, "state": state.value}, decision
+    decision = f"{end.state}: {end.reason}"
+    end = replace(end, reason=decision, message=end.message or decision)
+    stopping.fail(connection, run, end, now=now, policy=policy)
+    return {**end.job, "state": end.state.value}, decision

@@ -1,4 +1,4 @@
-"""How a run or a job is stopped, whoever wants it stopped.
+"""How a run, a job or the rest of a matrix is stopped, whoever wants it stopped.
 
 Whatever no agent has accepted ends at once. What an agent is working on is flagged; the agent
 learns of it from its next poll or renewal, and a deadline backs that up.
@@ -20,12 +20,16 @@ from forgeyard.store.changes import RUN, DeadlineKind, Row
 
 UNATTENDED = frozenset({JobState.PENDING, JobState.ELIGIBLE, JobState.RETRY_WAITING, JobState.LOST})
 """States in which no agent holds the job."""
+_FAILURES = frozenset({JobState.FAILED, JobState.TIMED_OUT})
 
 
 def stop_run(
     connection: sa.Connection, run: Row, *, ending: str, reason: str, now: int, policy: LeasePolicy
 ) -> str:
-    """Turn a run to Cancelling and stop its jobs; it ends here if no agent works on it."""
+    """Turn a run to Cancelling and stop its jobs; it ends here if no agent works on it.
+
+    The caller wakes.
+    """
     run = changes.move(
         connection,
         RUN,
@@ -36,19 +40,58 @@ def stop_run(
         ending=ending,
         note=reason,
     )
-    changes.clear_deadlines(connection, run["run_id"], DeadlineKind.RUN)
+    changes.clear_deadlines(connection, run["run_id"], DeadlineKind.RUN, DeadlineKind.HELD)
     open_jobs = [
         job
         for job in lock_jobs(connection, run["run_id"]).values()
         if JobState(job["state"]) not in FINAL_JOB_STATES
     ]
-    _lock_runners(connection, open_jobs)
-    stopped = (stop_job(connection, j, reason=reason, now=now, policy=policy) for j in open_jobs)
-    endings = [one for one in stopped if one is not None]
+    endings = _stop_all(connection, open_jobs, reason=reason, now=now, policy=policy)
     if endings:
         run = jobs.finish_jobs(connection, run, endings, now=now)
-    changes.wake_if_waiting(connection, run["partition"], reason=f"run {run['name']} stopped")
     return str(run["state"])
+
+
+def fail(
+    connection: sa.Connection, run: Row, ending: jobs.Ending, *, now: int, policy: LeasePolicy
+) -> Row:
+    """End a job that did not succeed; where its matrix fails fast, stop the other cells as well.
+
+    The caller holds the locks of run and job, and of no runner.
+    """
+    endings, job = [ending], ending.job
+    if job["fail_fast"] and not job["continue_on_error"] and ending.state in _FAILURES:
+        reason = f"{job['name']} did not succeed, and its matrix fails fast"
+        others = _lock_other_cells(connection, job)
+        endings += _stop_all(connection, others, reason=reason, now=now, policy=policy)
+    return jobs.finish_jobs(connection, run, endings, now=now)
+
+
+def _lock_other_cells(connection: sa.Connection, job: Row) -> list[Row]:
+    """Lock by id the other cells of a job's matrix that have not ended and are not stopping."""
+    table = tables.jobs
+    query = (
+        sa.select(table)
+        .where(
+            table.c.run_id == job["run_id"],
+            table.c.matrix == job["matrix"],
+            table.c.job_id != job["job_id"],
+            table.c.state.not_in(FINAL_JOB_STATES),
+            table.c.cancel_reason.is_(None),
+        )
+        .order_by(table.c.job_id)
+        .with_for_update()
+    )
+    return [dict(row) for row in connection.execute(query).mappings()]
+
+
+def _stop_all(
+    connection: sa.Connection, rows: list[Row], *, reason: str, now: int, policy: LeasePolicy
+) -> list[jobs.Ending]:
+    """Stop locked jobs; return how those end that end now."""
+    _lock_runners(connection, rows)
+    stopped = (stop_job(connection, j, reason=reason, now=now, policy=policy) for j in rows)
+    return [one for one in stopped if one is not None]
 
 
 def stop_job(

@@ -14,7 +14,18 @@ from forgeyard.errors import Conflict, StoreUnavailable
 from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState, LeaseState, RunState
-from forgeyard.store import changes, jobs, lapse, liveness, runners, runs, settle, tables
+from forgeyard.store import (
+    changes,
+    groups,
+    jobs,
+    lapse,
+    liveness,
+    runners,
+    runs,
+    settle,
+    stopping,
+    tables,
+)
 from forgeyard.store.changes import DeadlineKind
 from forgeyard.store.engine import database_now, read, write
 from forgeyard.store.release import ATTEMPT_DEADLINES
@@ -167,7 +178,7 @@ def _time_out_attempt(connection: sa.Connection, attempt_id: str, policy: Schedu
 
 
 def _settle(connection: sa.Connection, attempt_id: str, policy: SchedulingPolicy) -> bool:
-    settle.settle(connection, attempt_id)
+    settle.settle(connection, attempt_id, policy=policy.lease)
     changes.clear_deadlines(connection, attempt_id, DeadlineKind.SETTLE)
     return True
 
@@ -177,7 +188,11 @@ def _time_out_run(connection: sa.Connection, run_id: str, policy: SchedulingPoli
     return state not in (RunState.QUEUED, RunState.RUNNING)
 
 
-def _time_out_job(connection: sa.Connection, job_id: str, _policy: SchedulingPolicy) -> bool:
+def _release_run(connection: sa.Connection, run_id: str, _policy: SchedulingPolicy) -> bool:
+    return groups.release(connection, run_id)
+
+
+def _time_out_job(connection: sa.Connection, job_id: str, policy: SchedulingPolicy) -> bool:
     """End a job that nobody could take in time."""
     run, job = changes.lock_run_and_job(connection, job_id)
     now = database_now(connection)
@@ -186,16 +201,14 @@ def _time_out_job(connection: sa.Connection, job_id: str, _policy: SchedulingPol
     if job["state"] != JobState.ELIGIBLE:
         return False
     reason = "no runner took it within its queue timeout"
-    jobs.finish_job(
-        connection,
-        run,
-        job,
-        JobState.TIMED_OUT,
+    ending = jobs.Ending(
+        job=job,
+        state=JobState.TIMED_OUT,
         reason=reason,
-        now=now,
         failure_class=FailureClass.TIMEOUT,
         message=reason,
     )
+    stopping.fail(connection, run, ending, now=now, policy=policy.lease)
     changes.wake_if_waiting(connection, job["partition"], reason=reason)
     return True
 
@@ -231,6 +244,7 @@ _ENFORCE: Mapping[DeadlineKind, Enforce] = {
     DeadlineKind.SETTLE: _settle,
     DeadlineKind.RETRY: _retry,
     DeadlineKind.RUN: _time_out_run,
+    DeadlineKind.HELD: _release_run,
     **dict.fromkeys(ATTEMPT_DEADLINES, _time_out_attempt),
 }
 

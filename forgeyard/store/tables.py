@@ -51,6 +51,7 @@ runs = sa.Table(
     _text("source_digest", nullable=True),
     _text("git", nullable=True),  # GitSource, JSON: where the source came from
     _text("concurrency_group", nullable=True),
+    _number("cancel_in_progress", default=0),
     _text("rerun_of", nullable=True),
     _text("submitted_by"),
     _number("timeout_ms"),
@@ -63,7 +64,7 @@ runs = sa.Table(
     _number("started_at", nullable=True),
     _number("finished_at", nullable=True),
     sa.Index("ix_runs_created_at", "created_at"),
-    sa.Index("ix_runs_concurrency_group", "concurrency_group"),
+    sa.Index("ix_runs_concurrency_group_state", "concurrency_group", "state"),
     sa.Index("ix_runs_state", "state"),
     sa.Index("ix_runs_source_digest", "source_digest"),
 )

@@ -5,18 +5,19 @@ Nothing here changes a row, locks one, or decides anything.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
 from forgeyard.model.protocol import StepResult
-from forgeyard.model.transitions import RunState
-from forgeyard.store import artifacts, codec, tables, waiting
+from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
+from forgeyard.store import artifacts, codec, specs, tables, waiting
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
+from forgeyard.store.jobs import is_held
 from forgeyard.store.overview import CapacityView as CapacityView
 from forgeyard.store.overview import QueueView as QueueView
 from forgeyard.store.overview import RunnerView as RunnerView
@@ -85,6 +86,9 @@ class JobView:
     message: str | None
     cancel_reason: str | None
     reused_from: str | None
+    matrix: str | None
+    """The job of the run file of which this is one cell, and the values of that cell."""
+    matrix_values: Mapping[str, str] | None
     attempts: tuple[AttemptView, ...]
     outputs: tuple[OutputView, ...]
     created_at: int
@@ -95,7 +99,10 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunView:
-    """A run and everything in it, jobs in the order they were written."""
+    """A run and everything in it, jobs in the order they were written.
+
+    `waits_for` is the run of its concurrency group that has to end first.
+    """
 
     run_id: str
     name: str
@@ -105,8 +112,11 @@ class RunView:
     submitted_by: str
     source_digest: str | None
     rerun_of: str | None
+    concurrency_group: str | None
+    waits_for: str | None
     timeout_ms: int
     created_at: int
+    ready_at: int | None
     started_at: int | None
     finished_at: int | None
     jobs: tuple[JobView, ...]
@@ -114,11 +124,13 @@ class RunView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """A run in a list."""
+    """A run in a list; `waits_for` is the run of its group that has to end first."""
 
     run_id: str
     name: str
     state: str
+    note: str | None
+    waits_for: str | None
     submitted_by: str
     rerun_of: str | None
     created_at: int
@@ -193,7 +205,9 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
     """Show a run with its jobs and their attempts; the same number of queries for any size."""
     run_id = run_id_of(connection, run_id_or_prefix)
     row = (
-        connection.execute(sa.select(tables.runs).where(tables.runs.c.run_id == run_id))
+        connection.execute(
+            sa.select(tables.runs, _waits_for()).where(tables.runs.c.run_id == run_id)
+        )
         .mappings()
         .one()
     )
@@ -204,6 +218,7 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
         needs=_needs(connection, run_id),
         attempts=_attempts(connection, run_id),
         retries=_retries(connection, run_id),
+        held=_held(dict(row)),
     )
     outputs = _outputs(artifacts.of_run(connection, run_id))
     return RunView(
@@ -212,11 +227,38 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
             name: row[name]
             for name in (
                 *("name", "state", "ending", "note", "submitted_by", "source_digest"),
-                *("rerun_of", "timeout_ms", "created_at", "started_at", "finished_at"),
+                *("rerun_of", "concurrency_group", "waits_for", "timeout_ms", "created_at"),
+                *("ready_at", "started_at", "finished_at"),
             )
         },
         jobs=tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs),
     )
+
+
+def _waits_for() -> sa.Label[str | None]:
+    """Name the run that a run of the outer query waits for, if it waits for one."""
+    runs, other = tables.runs, tables.runs.alias("other")
+    query = (
+        sa.select(other.c.run_id)
+        .where(
+            runs.c.ready_at.is_(None),
+            runs.c.state == RunState.QUEUED.value,
+            other.c.concurrency_group == runs.c.concurrency_group,
+            other.c.state.in_([s.value for s in RunState if s not in FINAL_RUN_STATES]),
+            other.c.ready_at.is_not(None),
+        )
+        .order_by(other.c.run_id)
+        .limit(1)
+    )
+    return query.correlate(runs).scalar_subquery().label("waits_for")
+
+
+def _held(run: Row) -> str | None:
+    """Say what a run waits for that may not go on yet."""
+    if not is_held(run):
+        return None
+    group = f"its concurrency group {run['concurrency_group']}"
+    return f"waits for {run['waits_for'] or 'another run'} of {group} to end"
 
 
 def _jobs(connection: sa.Connection, run_id: str) -> list[Row]:
@@ -274,7 +316,10 @@ def _retries(connection: sa.Connection, run_id: str) -> dict[str, int]:
 
 def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -> JobView:
     job_id = job["job_id"]
+    spec = specs.find(job) if job["matrix"] else None
+    cell = spec.matrix if spec else None
     return JobView(
+        matrix_values=cell.values if cell else None,
         needs=tuple(around.jobs[need]["name"] for need in around.needs.get(job_id, ())),
         continue_on_error=bool(job["continue_on_error"]),
         waiting=waiting.sentence(job, around),
@@ -284,8 +329,8 @@ def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -
             name: job[name]
             for name in (
                 *("job_id", "name", "state", "condition", "priority", "failure_class", "message"),
-                *("cancel_reason", "reused_from", "created_at", "eligible_at", "leased_at"),
-                "finished_at",
+                *("cancel_reason", "reused_from", "matrix", "created_at", "eligible_at"),
+                *("leased_at", "finished_at"),
             )
         },
     )
@@ -313,7 +358,7 @@ def list_runs(
     """
     runs, jobs = tables.runs, tables.jobs
     of_run = sa.select(sa.func.count()).where(jobs.c.run_id == runs.c.run_id)
-    query = sa.select(runs, of_run.scalar_subquery().label("jobs"))
+    query = sa.select(runs, of_run.scalar_subquery().label("jobs"), _waits_for())
     if before is not None:
         query = query.where(
             sa.tuple_(runs.c.created_at, runs.c.run_id) < _position(connection, before)

@@ -21,6 +21,8 @@ class Surroundings:
     needs: Mapping[str, Sequence[str]]
     attempts: Mapping[str, Sequence[Row]]
     retries: Mapping[str, int]
+    held: str | None = None
+    """What the whole run waits for."""
 
 
 def sentence(job: Row, around: Surroundings) -> str | None:
@@ -47,9 +49,16 @@ def sentence(job: Row, around: Surroundings) -> str | None:
 
 
 def _waiting_for_needs(job: Row, around: Surroundings) -> str:
+    if around.held is not None:
+        return around.held
     needs = [around.jobs[need] for need in around.needs.get(job["job_id"], ())]
     names = [need["name"] for need in needs if JobState(need["state"]) not in FINAL_JOB_STATES]
-    return f"waits for {', '.join(names)}" if names else "waits to be judged"
+    if names:
+        return f"waits for {', '.join(names)}"
+    if job["max_parallel"] is not None:
+        places = f"the {job['max_parallel']} of matrix {job['matrix']}"
+        return f"waits for a free place among {places}"
+    return "waits to be judged"
 
 
 def _waiting_for_retry(job: Row, around: Surroundings) -> str:

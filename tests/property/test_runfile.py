@@ -83,6 +83,25 @@ retry = part(
 )
 
 
+matrix_values = st.sampled_from([*["a", "b c", "3.11", 8, True] * 4, 3.1, "${{"])
+entries = st.lists(
+    st.dictionaries(st.sampled_from(["os", "db", "extra"]), matrix_values, min_size=1, max_size=2),
+    max_size=2,
+)
+strategies = part(
+    {
+        "matrix": part(
+            {},
+            os=st.lists(matrix_values, min_size=1, max_size=3, unique_by=str),
+            db=st.lists(matrix_values, min_size=1, max_size=2, unique_by=str),
+            include=entries,
+        )
+    },
+    fail_fast=st.booleans(),
+    max_parallel=st.integers(1, 3),
+)
+
+
 def jobs(known: list[str]) -> st.SearchStrategy[dict[str, object]]:
     """Draw a job that may need the known ones, itself, or one that is not there."""
     need = st.sampled_from([*known, "absent"])
@@ -106,11 +125,16 @@ def jobs(known: list[str]) -> st.SearchStrategy[dict[str, object]]:
 def run_files(draw: st.DrawFn) -> dict[str, object]:
     """Draw a document of the published shape; what its values mean may still be wrong."""
     known = draw(st.lists(names, min_size=1, max_size=4, unique=True))
-    document: dict[str, object] = {"jobs": {name: draw(jobs(known)) for name in known}}
+    drawn = {name: draw(jobs(known)) for name in known}
+    document: dict[str, object] = {"jobs": drawn}
+    if draw(st.booleans()):
+        drawn[known[0]] |= {"strategy": draw(strategies), "steps": [{"run": "${{ matrix.os }}"}]}
     if draw(st.booleans()):
         document["name"] = draw(words)
     if draw(st.booleans()):
         document["timeout"] = draw(quantities)
+    if draw(st.booleans()):
+        document["concurrency"] = draw(part({"group": words}, cancel_in_progress=st.booleans()))
     return document
 
 

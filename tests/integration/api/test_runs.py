@@ -262,3 +262,34 @@ async def test_a_database_that_is_away_is_503_and_a_later_call_works(
     with write(sqlite_house.engine) as connection:
         connection.execute(sa.text("ALTER TABLE away RENAME TO runs"))
     assert (await sqlite_house.people.get("/v1/runs")).status_code == 200
+
+
+async def test_the_cells_of_a_matrix_come_with_their_values(house: House) -> None:
+    matrix = {"matrix": {"os": ["linux", "macos"]}, "max-parallel": 1}
+    step = {"run": "echo ${{ matrix.os }}"}
+    document = a_document(test={"strategy": matrix, "steps": [step]})
+    run = await house.submit(document)
+    assert [(job["name"], job["matrix"], job["matrix_values"]) for job in run["jobs"]] == [
+        ("test-linux", "test", {"os": "linux"}),
+        ("test-macos", "test", {"os": "macos"}),
+    ]
+    assert _states(run) == {"test-linux": "eligible", "test-macos": "pending"}
+    document["jobs"]["test"]["strategy"]["matrix"]["os"].append(3.1)
+    answer = await house.people.post("/v1/runs:check", json={"document": document})
+    assert answer.status_code == 422
+    assert answer.json()["field"] == "jobs.test.strategy.matrix.os.2"
+
+
+async def test_a_run_of_a_group_waits_and_is_superseded_over_http(house: House) -> None:
+    document = {**a_document(), "concurrency": {"group": "deploy", "cancel-in-progress": False}}
+    first, second = await house.submit(document), await house.submit(document)
+    assert (second["waits_for"], second["ready_at"]) == (first["run_id"], None)
+    assert second["concurrency_group"] == "deploy"
+    last = await house.submit(
+        {**document, "concurrency": {**document["concurrency"], "cancel-in-progress": True}}
+    )
+    assert (last["waits_for"], _states(last)) == (None, {"build": "eligible"})
+    listed = (await house.people.get("/v1/runs", params={"state": "superseded"})).json()["runs"]
+    assert {one["run_id"]: one["note"] for one in listed} == {
+        run["run_id"]: f"superseded by {last['run_id']}" for run in (first, second)
+    }

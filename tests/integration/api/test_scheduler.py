@@ -71,7 +71,7 @@ async def test_a_drained_runner_takes_nothing_until_it_is_undrained(sqlite_house
     answer = await sqlite_house.people.post(
         "/v1/runners/runner-1:drain", json={"reason": "patching"}
     )
-    assert answer.status_code == 204
+    assert (answer.status_code, answer.json()) == (200, {"runner": "runner-1", "cancelled": 0})
     (runner,) = (await sqlite_house.people.get("/v1/runners")).json()
     assert (runner["state"], runner["drain_reason"]) == ("draining", "patching")
     assert sqlite_house.schedule() == 0
@@ -80,3 +80,15 @@ async def test_a_drained_runner_takes_nothing_until_it_is_undrained(sqlite_house
     assert sqlite_house.schedule() == 1
     assert len((await sqlite_house.poll(session_id))["offers"]) == 1
     assert sqlite_house.audited() == ["runner.drain", "runner.undrain"]
+
+
+@pytest.mark.requirement("RUN-003")
+async def test_draining_with_cancel_active_cancels_the_jobs_and_says_how_many(house: House) -> None:
+    held = await house.accepted()
+    wish = {"reason": "disk on fire", "actor": "ann", "cancel_active": True}
+    answer = await house.people.post("/v1/runners/runner-1:drain", json=wish)
+    assert (answer.status_code, answer.json()) == (200, {"runner": "runner-1", "cancelled": 1})
+    run = (await house.people.get(f"/v1/runs/{held.offer['run_id']}")).json()
+    assert run["jobs"][0]["cancel_reason"] == "disk on fire"
+    assert (await house.poll(held.session_id))["cancel"] == [held.lease_id]
+    assert sorted(house.audited()) == ["job.cancel", "runner.drain"]

@@ -279,3 +279,69 @@ def test_a_place_that_cannot_be_written_is_2(house: House) -> None:
     house.desk.complete(lease)
     Path("file").write_text("")
     assert house.run("run", "download", run_id, "--to", "file").code == 2
+
+
+MATRIX = """\
+name: ci
+jobs:
+  test:
+    strategy:
+      matrix: {python: ["3.11", "3.12", "3.13"]}
+      max-parallel: 1
+    steps: [{run: "tox -e py${{ matrix.python }}"}]
+  pack:
+    needs: test
+    steps: [{run: make}]
+"""
+DEPLOY = """\
+name: deploy
+concurrency: {group: deploy-prod}
+jobs: {deploy: {steps: [{run: make}]}}
+"""
+
+
+def test_the_cells_of_a_matrix_are_shown_together_with_why_they_wait(house: House) -> None:
+    run_id = house.submit(MATRIX)
+    shown = house.run("run", "show", run_id).out
+    assert "matrix of 3: python" in shown
+    assert "0/3 over" in shown
+    assert "waits for a free place among the 1 of matrix test" in shown
+    assert "waits for test-3.11, test-3.12, test-3.13" in shown
+    job = house.run("run", "show", run_id, "--json").json()["jobs"][1]
+    assert (job["matrix"], job["matrix_values"]) == ("test", {"python": "3.12"})
+    said = house.run("scheduler", "explain-job", f"{run_id}/test-3.12", "--json").json()
+    assert said["sentence"] == "The job waits for a free place among the 1 of matrix test."
+
+
+def test_a_matrix_that_is_wrong_is_refused_with_its_place(house: House) -> None:
+    Path("ci.yaml").write_text(MATRIX.replace("matrix.python", "matrix.pyton"))
+    said = house.run("run", "check", "ci.yaml", "--json")
+    assert said.code == 2
+    problem = said.problem()
+    assert (problem["line"], problem["field"]) == (7, "jobs.test.steps.0.run")
+    assert problem["allowed"] == "python"
+
+
+def test_runs_of_a_concurrency_group_say_whom_they_wait_for_and_who_replaced_them(
+    house: House,
+) -> None:
+    first, second = house.submit(DEPLOY), house.submit(DEPLOY)
+    listed = house.run("run", "list").out
+    assert f"{second} waits for {first}" in listed
+    shown = house.run("run", "show", second).out
+    assert f"waits for {first} of its concurrency group deploy-prod to end" in shown
+    assert house.run("run", "show", second, "--json").json()["waits_for"] == first
+    watched = house.run("run", "watch", second, "--timeout", "1s")
+    assert watched.code == 6
+    assert f"queued (waits for {first})" in watched.out
+    third = house.submit(DEPLOY)
+    assert f"{second} superseded by {third}" in house.run("run", "list").out
+    ended = house.run("run", "watch", second)
+    assert ended.code == 1
+    assert f"superseded (superseded by {third})" in ended.out
+    assert f"superseded by {third}" in house.run("run", "show", second).out
+    assert (
+        house.run("run", "list", "--state", "superseded", "--json").json()["runs"][0]["note"]
+        == f"superseded by {third}"
+    )
+    assert house.run("run", "rerun", second).code == 0

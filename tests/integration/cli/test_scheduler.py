@@ -88,6 +88,19 @@ def test_a_runner_is_drained_with_a_reason_and_undrained(house: House) -> None:
     assert len(house.desk.rows(tables.audit)) == 2
     assert house.run("runner", "drain", "absent").code == 3
     said = house.run("runner", "drain", "linux-1", "--json").out
-    assert json.loads(said) == {"runner": "linux-1", "drain_requested": True}
+    assert json.loads(said) == {"runner": "linux-1", "drain_requested": True, "cancelled": 0}
     said = house.run("runner", "undrain", "linux-1", "--json").out
     assert json.loads(said) == {"runner": "linux-1", "drain_requested": False}
+
+
+@pytest.mark.requirement("RUN-003")
+def test_draining_now_cancels_the_jobs_of_a_runner(house: House) -> None:
+    run_id = house.submit("jobs: {build: {steps: [{run: make}]}}")
+    house.lease("linux-1")
+    assert "end cancelled" in " ".join(house.run("runner", "drain", "--help").out.split())
+    said = house.run("runner", "drain", "linux-1", "--now", "--reason", "disk on fire")
+    assert (said.code, said.out) == (0, "linux-1 takes no more work; cancels 1 job\n")
+    (job,) = house.run("run", "show", run_id, "--json").json()["jobs"]
+    assert job["waiting"] == "is being cancelled: disk on fire"
+    again = house.run("runner", "drain", "linux-1", "--now", "--json").json()
+    assert again == {"runner": "linux-1", "drain_requested": True, "cancelled": 0}

@@ -114,7 +114,9 @@ def test_a_run_that_took_over_a_success_shows_its_artifacts(engine: sa.Engine) -
         building.record(connection)
         building.succeed(connection)
         end_job(connection, building.run_id, "test", JobState.FAILED)
-        again = runs.rerun_failed(connection, building.run_id, actor="tester", rng=RNG).run_id
+        again = runs.rerun_failed(
+            connection, building.run_id, actor="tester", policy=LEASE_POLICY, rng=RNG
+        ).run_id
         (artifact,) = artifacts.of_run(connection, again)
         assert artifact.digest == WHEEL
         assert artifact.job_id == jobs_of(connection, again)["build"]["job_id"]

@@ -163,6 +163,6 @@ def test_a_reused_need_hands_on_what_the_earlier_run_made(desk: Desk) -> None:
     desk.complete(use, Outcome.FAILED)
     desk.settle(use)
     assert desk.run_state(lease.run_id) == "failed"
-    desk.change(runs.rerun_failed, lease.run_id, actor="tester", rng=RNG)
+    desk.change(runs.rerun_failed, lease.run_id, actor="tester", policy=desk.policy.lease, rng=RNG)
     assert desk.cycle().granted == 1
     assert offers(desk, lease.session_id) == {"use": [("make/part", "sha256:part", 7)]}

@@ -136,7 +136,9 @@ def test_what_a_newer_run_took_over_is_kept(shelf: Shelf) -> None:
     shelf.desk.change(artifacts.record, row, "wheel", "dist/*", wheel, 5)
     shelf.desk.complete(lease)
     shelf.desk.change(end_job, lease.run_id, "test", JobState.FAILED)  # long ago
-    again = shelf.desk.change(runs.rerun_failed, lease.run_id, actor="a", rng=RNG).run_id
+    again = shelf.desk.change(
+        runs.rerun_failed, lease.run_id, actor="a", policy=shelf.desk.policy.lease, rng=RNG
+    ).run_id
     shelf.later(21)
     assert shelf.forget() == NOTHING
     assert shelf.names(again) == ["wheel"]

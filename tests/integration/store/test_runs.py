@@ -103,7 +103,7 @@ def test_a_run_and_each_job_that_waits_for_a_runner_have_a_deadline(engine: sa.E
         timeout=60_000,
     )
     with write(engine) as connection:
-        run_id = runs.submit(connection, a_submission(spec), rng=RNG).run_id
+        run_id = runs.submit(connection, a_submission(spec), policy=LEASE_POLICY, rng=RNG).run_id
         born, found = run_of(connection, run_id)["created_at"], jobs_of(connection, run_id)
         assert deadlines_of(connection, run_id) == {DeadlineKind.RUN: born + 60_000}
         assert deadlines_of(connection, found["a"]["job_id"]) == {DeadlineKind.QUEUE: born + 5_000}
@@ -152,9 +152,9 @@ def test_a_run_in_which_nothing_can_ever_run_ends_at_once(engine: sa.Engine) -> 
 def test_the_same_key_and_body_give_the_same_run(engine: sa.Engine) -> None:
     submission = a_submission(idempotency_key="k", body_digest="sha256:1")
     with write(engine) as connection:
-        first = runs.submit(connection, submission, rng=RNG)
+        first = runs.submit(connection, submission, policy=LEASE_POLICY, rng=RNG)
     with write(engine) as connection:
-        second = runs.submit(connection, submission, rng=RNG)
+        second = runs.submit(connection, submission, policy=LEASE_POLICY, rng=RNG)
         assert count(connection, tables.runs) == 1
     assert (first.created, second.created) == (True, False)
     assert first.run_id == second.run_id
@@ -162,10 +162,15 @@ def test_the_same_key_and_body_give_the_same_run(engine: sa.Engine) -> None:
 
 def test_the_same_key_with_another_body_is_refused_and_stores_nothing(engine: sa.Engine) -> None:
     with write(engine) as connection:
-        runs.submit(connection, a_submission(idempotency_key="k", body_digest="sha256:1"), rng=RNG)
+        runs.submit(
+            connection,
+            a_submission(idempotency_key="k", body_digest="sha256:1"),
+            policy=LEASE_POLICY,
+            rng=RNG,
+        )
     other = a_submission(idempotency_key="k", body_digest="sha256:2")
     with pytest.raises(IdempotencyMismatch) as refusal, write(engine) as connection:
-        runs.submit(connection, other, rng=RNG)
+        runs.submit(connection, other, policy=LEASE_POLICY, rng=RNG)
     assert refusal.value.field == "Idempotency-Key"
     with read(engine) as connection:
         assert count(connection, tables.runs) == 1
@@ -177,7 +182,7 @@ def test_one_key_used_by_many_at_once_makes_one_run(engine: sa.Engine) -> None:
 
     def submit() -> None:
         with write(engine) as connection:
-            made.append(runs.submit(connection, submission, rng=RNG))
+            made.append(runs.submit(connection, submission, policy=LEASE_POLICY, rng=RNG))
 
     in_parallel(*[submit] * 4)
     assert len(made) == 4
@@ -188,7 +193,7 @@ def test_one_key_used_by_many_at_once_makes_one_run(engine: sa.Engine) -> None:
 def test_a_source_that_was_not_uploaded_is_refused_and_stores_nothing(engine: sa.Engine) -> None:
     submission = a_submission(source_digest="sha256:none", idempotency_key="k")
     with pytest.raises(NotFound) as refusal, write(engine) as connection:
-        runs.submit(connection, submission, rng=RNG)
+        runs.submit(connection, submission, policy=LEASE_POLICY, rng=RNG)
     assert refusal.value.field == "source_digest"
     with read(engine) as connection:
         assert count(connection, tables.runs) == 0
@@ -217,7 +222,7 @@ def test_jobs_that_form_no_graph_are_refused(
 ) -> None:
     submission = a_submission(RunSpec(name="bad", jobs=specs))
     with pytest.raises(InvalidRequirements) as refusal, write(sqlite_engine) as connection:
-        runs.submit(connection, submission, rng=RNG)
+        runs.submit(connection, submission, policy=LEASE_POLICY, rng=RNG)
     assert refusal.value.field == field
     with read(sqlite_engine) as connection:
         assert count(connection, tables.runs) == 0
@@ -431,7 +436,7 @@ def shift_birth(connection: sa.Connection, run_id: str, *, by_ms: int) -> None:
     connection.execute(
         sa.update(tables.runs)
         .where(tables.runs.c.run_id == run_id)
-        .values(created_at=tables.runs.c.created_at - by_ms)
+        .values(ready_at=tables.runs.c.ready_at - by_ms)
     )
 
 

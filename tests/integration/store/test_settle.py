@@ -87,7 +87,7 @@ class Scene:
         return granted
 
     def settle(self, granted: Granted) -> settle.Settlement:
-        return settle.settle(self.connection, granted.attempt_id)
+        return settle.settle(self.connection, granted.attempt_id, policy=LEASE_POLICY)
 
 
 def a_scene(connection: sa.Connection, *others: JobSpec, **retry: object) -> Scene:
@@ -290,4 +290,4 @@ def test_a_rejected_offer_uses_up_no_attempt(engine: sa.Engine) -> None:
 
 def test_an_unknown_attempt_cannot_be_settled(sqlite_engine: sa.Engine) -> None:
     with pytest.raises(NotFound), write(sqlite_engine) as connection:
-        settle.settle(connection, "att_none")
+        settle.settle(connection, "att_none", policy=LEASE_POLICY)

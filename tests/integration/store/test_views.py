@@ -280,7 +280,9 @@ def test_rerunning_shows_where_a_success_came_from(desk: Desk) -> None:
     run_id = desk.submit(a_job_spec("a"), a_job_spec("b"))
     desk.change(end_job, run_id, "a")
     desk.change(end_job, run_id, "b", JobState.FAILED)
-    again = desk.change(runs.rerun_failed, run_id, actor="tester", rng=RNG).run_id
+    again = desk.change(
+        runs.rerun_failed, run_id, actor="tester", policy=desk.policy.lease, rng=RNG
+    ).run_id
     view = show(desk, again)
     assert view.rerun_of == run_id
     assert view.jobs[0].reused_from == show(desk, run_id).jobs[0].job_id

@@ -13,6 +13,7 @@ from forgeyard.config import TemporalConfig
 from forgeyard.store import changes, tables
 from forgeyard.store.engine import write
 from forgeyard.store.settle import settle
+from tests.builders import LEASE_POLICY
 from tests.integration.temporal.house import Cost, Driver, House, attempt_id_of
 from tests.integration.temporal.server import Server
 from tests.integration.temporal.stages import grant, leased_silently, start_of
@@ -203,6 +204,6 @@ async def test_an_event_that_cannot_be_read_holds_up_no_other(house: House) -> N
     attempt = house.attempts(run_id)[0]
     with write(house.engine) as connection:
         connection.execute(broken.where(tables.outbox.c.stream == attempt["attempt_id"]))
-        settle(connection, attempt["attempt_id"])
+        settle(connection, attempt["attempt_id"], policy=LEASE_POLICY)
     assert await house.relay() == 2
     assert not house.undelivered()

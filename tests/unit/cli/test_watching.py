@@ -145,3 +145,16 @@ def test_a_small_screen_has_the_reasons_below_and_names_whole() -> None:
         assert "unit-tests-shard-3-of-12" in lines[1]
         assert ("WHY" in lines[0]) is (width == 200)
         assert "waits for lint" in captured.get()
+
+
+def test_what_another_run_of_its_group_has_to_do_with_a_run_is_told() -> None:
+    told: dict[str, str] = {}
+    waiting = replace(a_run(state="queued"), waits_for="run_0")
+    assert changes(waiting, told) == ["run run_1 (ci): queued (waits for run_0)"]
+    assert changes(a_run(state="queued"), told) == ["run run_1 (ci): queued"]
+    gone = replace(a_run(state="superseded"), note="superseded by run_2", ending="superseded")
+    assert changes(gone, told) == ["run run_1 (ci): superseded (superseded by run_2)"]
+    assert "superseded by run_2" in headline(gone).plain
+    assert exit_code(gone) == 1
+    noted = replace(a_run(state="cancelled"), note="wrong branch")
+    assert noted.aside == ""

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from forgeyard.runfile import publish
-from forgeyard.runfile.load import check, parse
+from forgeyard.runfile.load import check, load_run, parse
 from forgeyard.runfile.template import run_file
 
 
@@ -30,6 +30,25 @@ def test_the_template_passes_the_schema_and_the_compiler() -> None:
     jsonschema.validate(loaded.document, publish.schema())
     run = check(loaded, "unused")
     assert [job.name for job in run.jobs] == ["check", "build", "report"]
+
+
+EXAMPLES = sorted(Path(__file__).parents[3].joinpath("examples").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_the_examples_pass_the_schema_and_the_compiler(path: Path) -> None:
+    run, document = load_run(path)
+    jsonschema.validate(document, publish.schema())
+    assert run.name == path.stem
+
+
+def test_the_example_of_a_matrix_has_the_cells_that_its_comments_name() -> None:
+    run, _ = load_run(next(path for path in EXAMPLES if path.name == "matrix.yaml"))
+    cells = ["test-3.11-1", "test-3.11-2", "test-3.12-1"]
+    assert [job.name for job in run.jobs] == [*cells, "report"]
+    assert run.jobs[-1].needs == tuple(cells)
+    assert run.jobs[2].steps[0].run.endswith('on Python 3.12 --slow"')
+    assert run.concurrency is not None
 
 
 def test_the_commented_keys_of_the_template_are_keys() -> None:

@@ -24,9 +24,10 @@ def upgrade() -> None:
     """Add what is new; a run that exists waits for no other one."""
     op.add_column("runs", _text("git", nullable=True))
     op.add_column("runs", _text("concurrency_group", nullable=True))
+    op.add_column("runs", _number("cancel_in_progress", default=0))
     op.add_column("runs", _number("ready_at", nullable=True))
     op.execute("UPDATE runs SET ready_at = created_at")
-    op.create_index("ix_runs_concurrency_group", "runs", ["concurrency_group"])
+    op.create_index("ix_runs_concurrency_group_state", "runs", ["concurrency_group", "state"])
     op.add_column("jobs", _text("matrix", nullable=True))
     op.add_column("jobs", _number("fail_fast", default=0))
     op.add_column("jobs", _number("max_parallel", nullable=True))
@@ -62,7 +63,8 @@ def downgrade() -> None:
         jobs.drop_column("fail_fast")
         jobs.drop_column("matrix")
     with op.batch_alter_table("runs") as runs:
-        runs.drop_index("ix_runs_concurrency_group")
+        runs.drop_index("ix_runs_concurrency_group_state")
         runs.drop_column("ready_at")
+        runs.drop_column("cancel_in_progress")
         runs.drop_column("concurrency_group")
         runs.drop_column("git")
