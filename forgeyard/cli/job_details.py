@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from forgeyard.cli import output
 from forgeyard.cli.client import missing
-from forgeyard.cli.shapes import Attempt, Job, Run, Step, Counts
+from forgeyard.cli.shapes import Attempt, Counts, Job, Run, Step
 
 NAMED: Final = 20
 """How many failing tests of a whole run are named."""
