@@ -36,7 +36,7 @@ java.lang.AssertionError: expected <1> but was <2>
 ]]></failure>
     <system-err><![CDATA[<testcase/>]]></system-err>
   </testcase>
-  <testcase name="flaky" classname="com.x.FooTest" time="0"><flakyFailure message="once"/></testcase>
+  <testcase name="flaky" classname="com.x.FooTest"><flakyFailure message="once"/></testcase>
   <testcase name="later" classname="com.x.FooTest" time="0"><skipped/></testcase>
 </testsuite>"""
 NESTED = b"""<testsuites tests="6" failures="3"><testsuite tests="3" failures="1">
