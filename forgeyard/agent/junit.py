@@ -135,7 +135,7 @@ class _Reader:
         found.skipped += case.verdict == "skipped"
         if case.verdict in _BAD and len(found.failing) < MAX_FAILING:
             # Masked before it is cut, lest the half of a secret remain.
-            name, message = self._mask(case.name), _first_line(self._mask(case.message))
+            name, message = _one_line(self._mask(case.name)), _first_line(self._mask(case.message))
             found.failing.append(
                 TestFailure(name=name[:NAME_LENGTH], message=message[:MESSAGE_LENGTH])
             )
@@ -143,6 +143,10 @@ class _Reader:
 
 def _refuse_doctype(*_declared: object) -> None:
     raise _refused("it declares a document type")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _first_line(text: str) -> str:

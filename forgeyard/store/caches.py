@@ -80,8 +80,6 @@ def record(
         NotFound: no such blob was recorded.
     """
     check_declared(connection, lease, name)
-    if blobs.touch(connection, digest) is None:
-        raise NotFound(f"no blob {digest}", field="digest", value=digest)
     now = database_now(connection)
     row = {
         "trust": _trust(connection, lease),
@@ -93,6 +91,9 @@ def record(
         "used_at": now,
     }
     changes.upsert(connection, tables.caches, row, changes={})
+    # In this order as in `find`: entry, then blob.
+    if blobs.touch(connection, digest) is None:
+        raise NotFound(f"no blob {digest}", field="digest", value=digest)
 
 
 def drop(connection: sa.Connection, entry: Entry) -> None:

@@ -155,7 +155,7 @@ def test_a_secret_is_masked_also_where_a_message_is_cut() -> None:
     masker = Masker(["hunter22", "line one\nline two"])
     straddling = "x" * 495 + "hunter22"
     text = (
-        f'<s><testcase name="uses hunter22"><failure message="{straddling}"/></testcase>'
+        f'<s><testcase name="uses&#10;hunter22"><failure message="{straddling}"/></testcase>'
         "<testcase name='b'><error>\nsaid line one\nline two</error></testcase></s>"
     )
     found = tally([text.encode()], mask=masker.text)
