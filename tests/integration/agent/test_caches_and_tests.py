@@ -14,6 +14,7 @@ from forgeyard.store import codec, tables
 from forgeyard.store.changes import Row
 from tests.builders import a_job_spec
 from tests.integration.agent.control import Control, a_control
+from tests.integration.agent.scripts import number_in
 from tests.integration.agent.test_agent_end_to_end import a_source, an_agent
 
 pytestmark = pytest.mark.integration
@@ -27,6 +28,10 @@ REPORT = """mkdir reports; cat > reports/a.xml <<'EOF'
 <testcase classname="unit" name="later"><skipped/></testcase></testsuite>
 EOF
 """
+TOO_DEEP = (
+    f"for _ in 1 2 3 4 5 6 7 8 9 a b c d e f g h i j k l; do mkdir {'d' * 240}; cd -P d*; done"
+)
+"""Directories whose path is longer than the system takes."""
 
 
 @pytest.fixture
@@ -162,6 +167,23 @@ async def test_an_archive_of_other_files_touches_nothing_but_the_path_of_the_cac
     assert "cache pip: hit, 0 files" in attempt["log"]
 
 
+async def test_what_another_job_saved_meanwhile_is_not_sent_again(
+    control: Control, tmp_path: Path
+) -> None:
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    wait = f"{FILL}; echo $$ > {ready}; while [ ! -e {go} ]; do sleep 0.02; done"
+    async with an_agent(control):
+        slow = control.submit(a_job(wait), source=a_source(tmp_path))
+        await control.until_running(slow)
+        await number_in(ready)
+        await ran(control, tmp_path, a_job(FILL))
+        go.touch()
+        await control.follow(slow)
+    (attempt,) = control.attempts(slow)
+    assert "cache pip: saved by another job meanwhile\n" in control.log(attempt["attempt_id"])
+    assert attempt["bytes_uploaded"] == 0
+
+
 async def test_a_server_that_fails_at_caches_fails_no_job(control: Control, tmp_path: Path) -> None:
     async with an_agent(control):
         control.network.break_down("caches")
@@ -230,6 +252,10 @@ async def test_reports_never_change_how_a_job_ends(control: Control, tmp_path: P
         assert (none["failure_class"], none["tests"]) == (FailureClass.USER_COMMAND, None)
         gone = await ran(control, tmp_path, a_job('rm -rf "$FORGEYARD_WORKSPACE"', **reports))
         assert (gone["state"], gone["tests"]) == ("succeeded", None)
+        reports["test_reports"] = ("**/*.xml",)
+        deep = await ran(control, tmp_path, a_job(TOO_DEEP, **reports))
+        assert (deep["state"], deep["tests"]) == ("succeeded", None), deep["log"]
+        assert "test reports: cannot be read: " in deep["log"]
 
 
 async def test_each_step_says_when_it_began(control: Control, tmp_path: Path) -> None:

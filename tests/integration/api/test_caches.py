@@ -6,10 +6,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from forgeyard.config import LimitsConfig
 from forgeyard.model.capability import TrustClass
 from forgeyard.store import tables
 from forgeyard.store.engine import read, write
-from tests.integration.api.house import Held, House, a_document, digest_of
+from tests.integration.api.house import Held, House, a_document, digest_of, open_house
 
 pytestmark = pytest.mark.integration
 PIP = {"caches": {"pip": {"path": ".cache", "key": "a.lock"}}}
@@ -50,7 +51,7 @@ async def test_what_one_job_saved_the_next_one_finds(house: House) -> None:
 
 async def test_the_first_one_stays_and_the_second_is_answered_as_done(house: House) -> None:
     held = await house.accepted(a_document(build=PIP))
-    for data in (b"first", b"second", b"first"):
+    for data in (b"first", b"first", b"second"):
         assert (await ask(house, held, "PUT", data=data)).status_code == 204
     assert (await ask(house, held, "GET")).content == b"first"
     assert house.count(tables.caches) == 1
@@ -121,6 +122,16 @@ async def test_a_cache_must_hash_to_its_digest_and_fit(sqlite_house: House) -> N
     large = await ask(sqlite_house, held, "PUT", data=b"x" * (2**20 + 1))
     assert large.status_code == 413
     assert sqlite_house.count(tables.caches) == 0
+
+
+async def test_a_cache_may_be_larger_than_any_other_request(
+    sqlite_engine: sa.Engine, tmp_path: Path
+) -> None:
+    limits = LimitsConfig(request_body=10_000, output=2**20)
+    async with open_house(sqlite_engine, tmp_path, limits=limits) as house:
+        held = await house.accepted(a_document(build=PIP))
+        assert (await ask(house, held, "PUT", data=b"x" * 50_000)).status_code == 204
+        assert (await ask(house, held, "GET")).content == b"x" * 50_000
 
 
 @pytest.mark.parametrize("method", ["HEAD", "GET", "PUT"])

@@ -90,7 +90,7 @@ def test_a_suite_within_a_suite_counts_its_tests_once() -> None:
 
 
 def test_a_test_counts_once_whatever_befell_it() -> None:
-    both = b"<s><testcase name='a'><skipped/><failure/><error/><failure/></testcase></s>"
+    both = b"<s><testcase name='a'><skipped/><failure/><error/></testcase></s>"
     assert counts(read(both)) == (1, 1, 0, 0)
     deep = b"<s><testcase name='a'><x><failure/></x><testcase name='b'/></testcase></s>"
     assert counts(read(deep)) == (1, 0, 0, 0)
@@ -120,13 +120,17 @@ OUTSIDE = b'<!DOCTYPE s SYSTEM "file:///etc/passwd"><s/>'
         b'<?xml version="1.0" encoding="klingon"?><s/>',
         b'<?xml version="1.0" encoding="utf-7"?><s/>',
         b"<s>\xff</s>",
-        b"<a>" * 101,
+        b"<a>" * 101 + b"</a>" * 101,
     ],
     ids=lambda data: ascii(data[:12]),
 )
 def test_what_is_no_whole_report_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidRequest, match="not a test report"):
         read(data)
+
+
+def test_what_is_nested_as_deep_as_allowed_is_read() -> None:
+    assert counts(read(b"<a>" * 99 + b"<testcase/>" + b"</a>" * 99)) == (1, 0, 0, 0)
 
 
 def test_a_document_type_is_what_a_bomb_is_refused_for() -> None:
@@ -201,6 +205,7 @@ def test_what_cannot_be_read_is_counted_and_spoils_nothing(tmp_path: Path) -> No
     assert (found.tests, found.files, found.unreadable) == (2, 5, 4)
     assert len(notes) == 4
     assert notes[0].startswith("half.xml: not a test report")
+    assert notes[3] == "pipe.xml: it is no file, or too large"
 
 
 def test_files_and_bytes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
