@@ -56,6 +56,8 @@ def put_attempts(job: Job) -> None:
         title = f"try {attempt.number} on {attempt.runner}: {output.words(attempt.state)}"
         output.put(title, style="bold")
         output.put(f"  {', '.join(f'{name} {took}' for name, took in phases(job, attempt))}")
+        if attempt.wall_ms is not None:
+            output.put(f"  {used(attempt)}")
         if attempt.steps:
             rows = [_step_row(step) for step in attempt.steps]
             output.put_table(STEP_COLUMNS, rows, empty="")
@@ -90,6 +92,17 @@ def phases(job: Job, attempt: Attempt) -> list[tuple[str, str]]:
         (name, output.duration(end - at))
         for (name, at), end in zip(reached, following, strict=False)
     ]
+
+
+def used(attempt: Attempt) -> str:
+    """Say in one line what a try cost its runner."""
+    amounts = (
+        (output.duration(attempt.cpu_ms), "of CPU"),
+        (output.size(attempt.peak_memory_bytes), "of memory at most"),
+        (output.size(attempt.bytes_fetched), "fetched"),
+        (output.size(attempt.bytes_uploaded), "uploaded"),
+    )
+    return ", ".join(f"{amount} {what}" for amount, what in amounts if amount)
 
 
 def counted(tests: Counts) -> str:

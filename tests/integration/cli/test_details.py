@@ -92,6 +92,7 @@ def test_one_job_shows_its_phases_and_steps(house: House, run_id: str) -> None:
     assert "try 1 on linux-1: failed" in lines
     assert any(line.startswith("queued ") and ", ran " in line for line in lines)
     assert "STEP EXIT BEGAN TOOK" in lines
+    assert any("of CPU" in line and line.endswith("0 B uploaded") for line in lines)
     assert "set up 0 +0.3s 1.2s" in lines
     assert "test 1 +1.5s 1m 2s" in lines
     assert "24 tests, 1 failed, 1 error" in lines

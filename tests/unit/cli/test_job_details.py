@@ -3,7 +3,7 @@
 import pytest
 
 from forgeyard.cli import shapes
-from forgeyard.cli.job_details import as_sent, counted, failing, only, phases, put_tests
+from forgeyard.cli.job_details import as_sent, counted, failing, only, phases, put_tests, used
 from forgeyard.cli.shapes import Attempt, FailingTest, Job, Run
 from forgeyard.errors import NotFound
 
@@ -73,6 +73,14 @@ def test_a_try_that_ended_early_or_goes_on_has_fewer_phases() -> None:
     running = an_attempt(created_at=2_000, accepted_at=2_500, started_at=3_000)
     assert phases(a_job(running), running)[-1] == ("prepared", "0.5s")
     assert phases(a_job(running, failed), running)[0] == ("offered", "0.5s"), "not the latest"
+
+
+def test_what_a_try_used_is_said_in_one_line() -> None:
+    said = "1.5s of CPU, 2.0 MiB of memory at most, 10 B fetched, 0 B uploaded"
+    assert (
+        used(an_attempt(cpu_ms=1_500, peak_memory_bytes=2**21, bytes_fetched=10, bytes_uploaded=0))
+        == said
+    )
 
 
 def test_one_job_of_a_run_is_found_or_the_others_are_named() -> None:
