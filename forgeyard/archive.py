@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from forgeyard import selection
-from forgeyard.beneath import Root
+from forgeyard.beneath import Root, move, split
 from forgeyard.errors import InvalidRequest, NotFound, TooLarge, UnsafePath
 
 MAX_FILES = 100_000
@@ -133,6 +133,18 @@ def pack_output(workspace: Path, pattern: str, target: BinaryIO, limit: int) -> 
     return pack(workspace, target, limit=limit, select=lambda root: selection.matching(root, safe))
 
 
+def unpack_output(source: BinaryIO, root: Path, pattern: str, *, staging: Path, limit: int) -> int:
+    """Put only what a path or glob names out of an archive below `root`; return how many files.
+
+    It is unpacked whole in the new directory `staging` first, on the same file system: an archive
+    that is refused leaves nothing below `root`. Raises what `unpack` raises.
+    """
+    safe = safe_relative(pattern, "path")
+    staging.mkdir()
+    unpack(source, staging, limit=limit)
+    return move(staging, root, selection.matching(staging, safe))
+
+
 def unpack(source: BinaryIO, root: Path, *, limit: int) -> int:
     """Write an archive's files below `root`, over what is there; return how many.
 
@@ -151,11 +163,6 @@ def unpack(source: BinaryIO, root: Path, *, limit: int) -> int:
         stream.finish()
         unpacking.link()
     return unpacking.files
-
-
-def _split(path: str) -> tuple[tuple[str, ...], str]:
-    *parents, name = path.split("/")
-    return tuple(parents), name
 
 
 class _Sink:
@@ -192,7 +199,7 @@ class _Packing:
 
     def add(self, path: str) -> None:
         """Add one path, unless it is gone, special, or a link that leads out."""
-        parents, name = _split(safe_relative(path))
+        parents, name = split(safe_relative(path))
         try:
             parent = self._tree.enter(parents)
             mode = os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode
@@ -392,7 +399,7 @@ class _Unpacking:
 
     def _place(self, path: str) -> tuple[int, str]:
         """Make room for a new entry and open the directory it goes to."""
-        parents, name = _split(path)
+        parents, name = split(path)
         parent = self.tree.make(parents)
         try:
             if stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):

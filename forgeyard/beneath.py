@@ -6,7 +6,7 @@ directories, so neither a link that is there nor one put there meanwhile leads o
 
 import errno
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -55,6 +55,33 @@ class Root:
         os.close(self._here)
         self._parts, self._here = parts, here
         return here
+
+
+def split(path: str) -> tuple[tuple[str, ...], str]:
+    """Part a name from the directories it is in."""
+    *parents, name = path.split("/")
+    return tuple(parents), name
+
+
+def move(source: Path, target: Path, names: Iterable[str]) -> int:
+    """Move files to the same place below another directory, over what is there; return how many.
+
+    Raises:
+        UnsafePath: a directory on the way is a link, or no directory.
+        OSError: a directory is in the place of a file.
+    """
+    moved = 0
+    with Root.at(source) as leaving, Root.at(target) as arriving:
+        for path in names:
+            parents, name = split(path)
+            os.rename(
+                name,
+                name,
+                src_dir_fd=leaving.enter(parents),
+                dst_dir_fd=arriving.make(parents),
+            )
+            moved += 1
+    return moved
 
 
 def _enter(parent: int, name: str) -> int:

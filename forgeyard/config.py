@@ -70,10 +70,14 @@ class LimitsConfig(Group):
 
 
 class RetentionConfig(Group):
-    """How long finished work is kept, in hours."""
+    """How long finished work is kept, in hours, and how much of what is kept for speed."""
 
     logs_h: int = Field(default=24 * 14, ge=1)
     artifacts_h: int = Field(default=24 * 14, ge=1)
+    caches_h: int = Field(default=24 * 14, ge=1)
+    """Counts from when a dependency cache was last used."""
+    cache_bytes: int = Field(default=20 * GIB, ge=0)
+    """All dependency caches together; beyond it the least recently used go."""
 
 
 class AgentConfig(Group):

@@ -1,38 +1,52 @@
-"""Carries out one accepted attempt: prepare, run the steps, upload the outputs.
+"""Carries out one accepted attempt: prepare, run the steps, count tests, upload the outputs.
 
 Each phase ends the attempt with an `Ending` or lets the next one begin; `Interrupted` passes
 through. Refuses to know how leases are accepted and ends reported.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
-from forgeyard.agent import ending
+from forgeyard.agent import counting, ending
+from forgeyard.agent.caches import Caches
 from forgeyard.agent.ending import Ending
-from forgeyard.agent.lease import Interrupted
+from forgeyard.agent.lease import Interrupted, StopReason
 from forgeyard.agent.reports import Reports
 from forgeyard.agent.steps import Bench, run_step
 from forgeyard.agent.transfer import Transfers
 from forgeyard.archive import Packed
 from forgeyard.errors import Rejected, Unavailable
 from forgeyard.model.job import FailureClass, JobSpec, OutputSpec, Step
-from forgeyard.model.protocol import Input, Outcome, Phase, StepResult
+from forgeyard.model.protocol import Input, Outcome, Phase, StepResult, TestCounts
 
 TRIES = 8
 """How often a transfer is tried before the attempt is given up."""
 NAMED = 20
 """How many skipped files are named."""
+COUNT_WITHIN_S = 10.0
+"""How long tests are counted; less than the server allows beyond the end of the execution."""
 
 
 class Attempt:
     """One try of a job."""
 
-    def __init__(self, bench: Bench, reports: Reports, transfers: Transfers) -> None:
+    def __init__(
+        self,
+        bench: Bench,
+        reports: Reports,
+        transfers: Transfers,
+        *,
+        mask: Callable[[str], str],
+    ) -> None:
         self._bench = bench
         self._held = bench.held
         self._logs = bench.logs
         self._spec: JobSpec = bench.held.offer.spec
         self._reports = reports
         self._transfers = transfers
+        self._caches = Caches(bench, reports, transfers)
+        self._mask = mask
+        self.tests: TestCounts | None = None
         self.steps: list[StepResult] = []
 
     async def carry_out(self) -> Ending:
@@ -67,6 +81,9 @@ class Attempt:
             end = await self._bring(given, until=until)
             if end is not None:
                 return end
+        end = await self._caches.restore(until=until)
+        if end is not None:
+            return end
         await self._reports.progress(Phase.RUNNING, until=until)
         return None
 
@@ -86,11 +103,13 @@ class Attempt:
 
     async def _run_steps(self) -> Ending | None:
         until = self._within(self._spec.timeouts.execution)
+        end = None
         for step in self._spec.steps:
             end = await self._run(step, until=until)
             if end is not None:
-                return end
-        return None
+                break
+        await self._count_tests()
+        return ending.judged_by_tests(end, self.tests)
 
     async def _run(self, step: Step, *, until: float) -> Ending | None:
         run = await run_step(step, self._bench, until=until)
@@ -99,8 +118,28 @@ class Attempt:
             raise Interrupted(run.stopped)
         return ending.of_step(run, shell=step.shell)
 
+    async def _count_tests(self) -> None:
+        """Read the test reports, of a failed step above all; nothing in them ends the attempt."""
+        patterns = self._spec.test_reports
+        if not patterns:
+            return
+        work = self._transfers.in_thread(
+            counting.count_tests, self._bench.folders.workspace, patterns, mask=self._mask
+        )
+        try:
+            until = self._held.clock() + COUNT_WITHIN_S
+            self.tests, notes = await self._held.watch(work, until=until)
+        except Interrupted as stop:
+            if stop.reason is not StopReason.TIMED_OUT:
+                raise
+            notes = ("took too long to read",)
+        except OSError as error:
+            notes = (f"cannot be read: {error}",)
+        for note in notes:
+            await self._logs.note(f"test reports: {note}")
+
     async def _upload(self) -> Ending | None:
-        if not self._spec.outputs:
+        if not self._spec.outputs and not self._caches.has_missed:
             return None
         until = self._within(self._spec.timeouts.upload)
         await self._reports.progress(Phase.UPLOADING_OUTPUTS, until=until)
@@ -108,6 +147,7 @@ class Attempt:
             end = await self._keep(output, until=until)
             if end is not None:
                 return end
+        await self._caches.save(until=until)
         return None
 
     async def _keep(self, output: OutputSpec, *, until: float) -> Ending | None:

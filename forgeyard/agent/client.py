@@ -159,23 +159,63 @@ class AgentClient:
         source: Path,
     ) -> None:
         """Send one output archive; the same digest again is harmless."""
+        path = f"/leases/{lease_id}/outputs/{name}"
+        await self._put(path, holder, digest=digest, size=size, source=source)
+
+    async def upload_cache(
+        self,
+        lease_id: LeaseId,
+        holder: Holder,
+        *,
+        name: str,
+        key: Digest,
+        digest: Digest,
+        size: int,
+        source: Path,
+    ) -> None:
+        """Send the archive of a cache; under one key the first one stays."""
+        path = f"/leases/{lease_id}/caches/{name}/{key}"
+        await self._put(path, holder, digest=digest, size=size, source=source)
+
+    async def _put(
+        self, path: str, holder: Holder, *, digest: Digest, size: int, source: Path
+    ) -> None:
         with await asyncio.to_thread(source.open, "rb") as file:
             await self._call(
                 "PUT",
-                f"/leases/{lease_id}/outputs/{name}",
+                path,
                 params={**_holder(holder), "digest": digest},
                 headers={"Content-Length": str(size)},
                 content=_pieces(file),
                 bulk=True,
             )
 
-    async def fetch(
-        self, lease_id: LeaseId, holder: Holder, *, digest: Digest
-    ) -> AsyncIterator[bytes]:
+    def fetch(self, lease_id: LeaseId, holder: Holder, *, digest: Digest) -> AsyncIterator[bytes]:
         """Receive one input archive, piece by piece; nobody has verified it yet."""
-        path = f"{ROOT}/leases/{lease_id}/inputs/{digest}"
+        return self._stream(f"/leases/{lease_id}/inputs/{digest}", holder)
+
+    async def find_cache(
+        self, lease_id: LeaseId, holder: Holder, *, name: str, key: Digest
+    ) -> Digest:
+        """Ask for the digest of the archive that is cached under a key.
+
+        Raises:
+            NotFound: there is none.
+        """
+        path = f"/leases/{lease_id}/caches/{name}/{key}"
+        answer = await self._call("HEAD", path, params=_holder(holder))
+        return Digest(answer.headers.get("etag", "").strip('"'))
+
+    def fetch_cache(
+        self, lease_id: LeaseId, holder: Holder, *, name: str, key: Digest
+    ) -> AsyncIterator[bytes]:
+        """Receive the archive of a cache, piece by piece; nobody has verified it yet."""
+        return self._stream(f"/leases/{lease_id}/caches/{name}/{key}", holder)
+
+    async def _stream(self, path: str, holder: Holder) -> AsyncIterator[bytes]:
         try:
-            async with self._bulk.stream("GET", path, params=_holder(holder)) as answer:
+            request = self._bulk.stream("GET", ROOT + path, params=_holder(holder))
+            async with request as answer:
                 if answer.is_error:
                     await answer.aread()
                     raise _error(answer)

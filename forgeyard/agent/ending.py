@@ -1,11 +1,11 @@
 """How an attempt ended, in the words of the protocol."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgeyard.agent.lease import StopReason
 from forgeyard.agent.steps import StepRun
 from forgeyard.model.job import FailureClass
-from forgeyard.model.protocol import Outcome
+from forgeyard.model.protocol import Outcome, TestCounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +50,12 @@ def of_step(run: StepRun, *, shell: str) -> Ending | None:
         return None
     how = f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
     return failed(FailureClass.USER_COMMAND, f"step {name!r} ({shell}) {how}", exit_code=code)
+
+
+def judged_by_tests(end: Ending | None, tests: TestCounts | None) -> Ending | None:
+    """Blame the tests for a step that failed while they did; they never end it alone."""
+    if end is None or end.failure_class is not FailureClass.USER_COMMAND:
+        return end
+    if tests is None or tests.failed == 0:
+        return end
+    return replace(end, failure_class=FailureClass.TEST_FAILURE)

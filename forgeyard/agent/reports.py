@@ -5,6 +5,7 @@ A server that says the lease is stale ends the work: there is nobody to report t
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TypeVar
 
 import structlog
@@ -21,6 +22,7 @@ from forgeyard.model.protocol import (
     Phase,
     Progress,
     StepResult,
+    TestCounts,
     Usage,
 )
 
@@ -29,6 +31,15 @@ LONGEST_MESSAGE = 4_000
 _GONE = (StaleRejected, NotFound, Forbidden)
 
 _log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """What was measured and counted in an attempt, however it ended."""
+
+    usage: Usage
+    steps: tuple[StepResult, ...]
+    tests: TestCounts | None
 
 
 class Reports:
@@ -116,9 +127,7 @@ class Reports:
         except gone:
             raise self._lost() from None
 
-    async def complete(
-        self, ending: Ending, *, usage: Usage, steps: tuple[StepResult, ...]
-    ) -> CompletionVerdict:
+    async def complete(self, ending: Ending, found: Findings) -> CompletionVerdict:
         """Report the end.
 
         Raises:
@@ -132,8 +141,9 @@ class Reports:
             failure_class=ending.failure_class,
             exit_code=ending.exit_code,
             message=ending.message[:LONGEST_MESSAGE],
-            usage=usage,
-            steps=steps,
+            usage=found.usage,
+            steps=found.steps,
+            tests=found.tests,
         )
         call = persist(
             lambda: self._client.complete(held.lease_id, message),

@@ -39,6 +39,8 @@ class Bench:
     sampler: Sampler
     started: Callable[[GroupId], None]
     """Remembers a group, before anybody waits for it."""
+    accepted: float
+    """When the attempt was accepted, by the clock of the lease."""
     kill_after: float = KILL_AFTER_S
 
 
@@ -87,13 +89,14 @@ async def run_step(step: Step, bench: Bench, *, until: float) -> StepRun:
         Interrupted: before anything was started.
     """
     begun = bench.held.clock()
+    began = Millis(round((begun - bench.accepted) * 1000))
     listening, speaking = os.pipe()
     try:
         group = _start(step, bench, output=speaking, until=until)
     except (OSError, ValueError) as error:
         os.close(listening)
         return StepRun(
-            result=StepResult(name=step.name, exit_code=None),
+            result=StepResult(name=step.name, exit_code=None, began=began),
             problem=f"step {step.name!r} could not be started: {error}",
         )
     except BaseException:
@@ -104,7 +107,8 @@ async def run_step(step: Step, bench: Bench, *, until: float) -> StepRun:
     end, stopped = await _attend(group, step, bench, until=until, listening=listening)
     wall = Millis(round((bench.held.clock() - begun) * 1000))
     return StepRun(
-        result=StepResult(name=step.name, exit_code=end.code, wall=wall), stopped=stopped
+        result=StepResult(name=step.name, exit_code=end.code, wall=wall, began=began),
+        stopped=stopped,
     )
 
 

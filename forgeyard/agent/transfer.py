@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import BinaryIO, ParamSpec, TypeVar
 
@@ -14,7 +14,7 @@ from forgeyard.agent.workspace import Folders
 from forgeyard.config import LimitsConfig
 from forgeyard.errors import TooLarge, WrongDigest
 from forgeyard.model.ids import Digest
-from forgeyard.model.job import OutputSpec
+from forgeyard.model.job import CacheSpec, OutputSpec
 from forgeyard.model.protocol import Input
 
 P = ParamSpec("P")
@@ -49,19 +49,24 @@ class Transfers:
             TooLarge: it exceeds the limit of its kind.
         """
         target = self._folders.transfer / given.digest.replace(":", "-")
+        pieces = self._client.fetch(self._held.lease_id, self._held.holder, digest=given.digest)
+        await self._receive(pieces, target, digest=given.digest, limit=self._limit(given))
+        return target
+
+    async def _receive(
+        self, pieces: AsyncIterator[bytes], target: Path, *, digest: str, limit: int
+    ) -> int:
+        """Write an archive down and verify it; return its size."""
         with await self.in_thread(target.open, "wb") as file:
-            sink = _Sink(file, limit=self._limit(given))
-            pieces = self._client.fetch(self._held.lease_id, self._held.holder, digest=given.digest)
+            sink = _Sink(file, limit=limit)
             async for piece in pieces:
                 await self.in_thread(sink.write, piece)
         self._meter.bytes_fetched += sink.size
-        if sink.digest() != given.digest:
+        if sink.digest() != digest:
             raise WrongDigest(
-                f"{given.origin}: the bytes hash to {sink.digest()}",
-                field="digest",
-                value=given.digest,
+                f"the bytes hash to {sink.digest()}, not to {digest}", field="digest", value=digest
             )
-        return target
+        return sink.size
 
     async def unpack(self, given: Input, path: Path) -> int:
         """Unpack a fetched input into the workspace and drop the archive; return the files."""
@@ -78,15 +83,15 @@ class Transfers:
 
     async def pack(self, output: OutputSpec) -> tuple[archive.Packed, Path]:
         """Write an output's archive; it may turn out to hold no files."""
-        return await self.in_thread(self._pack, output)
-
-    def _pack(self, output: OutputSpec) -> tuple[archive.Packed, Path]:
         path = self._folders.transfer / f"output-{output.name}"
+        return await self.in_thread(self._pack, output.path, path)
+
+    def _pack(self, pattern: str, path: Path) -> tuple[archive.Packed, Path]:
         # A job may have put a pipe here, which to open would take for ever: never what is there.
         path.unlink(missing_ok=True)
         with path.open("xb") as target:
             packed = archive.pack_output(
-                self._folders.workspace, output.path, target, self._limits.output
+                self._folders.workspace, pattern, target, self._limits.output
             )
         return packed, path
 
@@ -101,6 +106,70 @@ class Transfers:
             source=path,
         )
         self._meter.bytes_uploaded += packed.size
+
+    async def find_cache(self, cache: CacheSpec, key: Digest) -> Digest:
+        """Ask what a cache's archive hashes to.
+
+        Raises:
+            NotFound: nobody whom this runner may trust has saved one under this key.
+        """
+        return await self._client.find_cache(
+            self._held.lease_id, self._held.holder, name=cache.name, key=key
+        )
+
+    async def fetch_cache(self, cache: CacheSpec, key: Digest) -> int:
+        """Download a cache's archive and verify it; return its size.
+
+        Raises:
+            NotFound: there is none.
+            WrongDigest: it is damaged.
+        """
+        digest = await self.find_cache(cache, key)
+        pieces = self._client.fetch_cache(
+            self._held.lease_id, self._held.holder, name=cache.name, key=key
+        )
+        target, limit = self._cache_archive(cache), self._limits.output
+        return await self._receive(pieces, target, digest=digest, limit=limit)
+
+    async def unpack_cache(self, cache: CacheSpec) -> int:
+        """Put a fetched cache's files into the workspace; return how many."""
+        return await self.in_thread(self._unpack_cache, cache)
+
+    def _unpack_cache(self, cache: CacheSpec) -> int:
+        path = self._cache_archive(cache)
+        staging = path.with_name(f"{path.name}.files")
+        with path.open("rb") as source:
+            files = archive.unpack_output(
+                source,
+                self._folders.workspace,
+                cache.path,
+                staging=staging,
+                limit=self._limits.output,
+            )
+        path.unlink()
+        return files
+
+    async def pack_cache(self, cache: CacheSpec) -> tuple[archive.Packed, Path]:
+        """Write a cache's archive; it may turn out to hold no files."""
+        return await self.in_thread(self._pack, cache.path, self._cache_archive(cache))
+
+    async def send_cache(
+        self, cache: CacheSpec, key: Digest, packed: archive.Packed, path: Path
+    ) -> None:
+        """Upload a cache; sending it again, or when another job was first, is harmless."""
+        await self._client.upload_cache(
+            self._held.lease_id,
+            self._held.holder,
+            name=cache.name,
+            key=key,
+            digest=Digest(packed.digest),
+            size=packed.size,
+            source=path,
+        )
+        self._meter.bytes_uploaded += packed.size
+
+    def _cache_archive(self, cache: CacheSpec) -> Path:
+        return self._folders.transfer / f"cache-{cache.name}"
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in a thread; `settle` waits for it even when nobody else does."""

@@ -22,7 +22,7 @@ from forgeyard.agent.logs import LogStream
 from forgeyard.agent.masking import Masker
 from forgeyard.agent.offers import search_path
 from forgeyard.agent.process import GroupId, kill_marked
-from forgeyard.agent.reports import Reports
+from forgeyard.agent.reports import Findings, Reports
 from forgeyard.agent.steps import KILL_AFTER_S, MARK, Bench, environment
 from forgeyard.agent.transfer import Transfers
 from forgeyard.agent.usage import Meter, Sampler
@@ -101,7 +101,8 @@ class Work:
         values = dict[str, str]() if isinstance(granted, Ending) else granted
         masker = Masker(values.values())
         logs = LogStream(self._reports.log, masker=masker, limit=self._shop.limits.log_per_attempt)
-        attempt = Attempt(self._bench(logs, values), self._reports, self._transfers)
+        bench = self._bench(logs, values, accepted=begun)
+        attempt = Attempt(bench, self._reports, self._transfers, mask=masker.text)
         sending = asyncio.ensure_future(self.held.hold(logs.run()))
         try:
             end = granted if isinstance(granted, Ending) else await self._try(attempt)
@@ -136,7 +137,7 @@ class Work:
             return ending.failed(FailureClass.POLICY, f"not granted: {', '.join(missing)}")
         return {name: granted[name] for name in self._spec.secrets}
 
-    def _bench(self, logs: LogStream, values: Mapping[str, str]) -> Bench:
+    def _bench(self, logs: LogStream, values: Mapping[str, str], *, accepted: float) -> Bench:
         config = self._shop.config
         wanted = self._spec.requires.toolchains
         return Bench(
@@ -153,6 +154,7 @@ class Work:
             meter=self._meter,
             sampler=self._shop.sampler,
             started=self._remember,
+            accepted=accepted,
             kill_after=self._shop.kill_after,
         )
 
@@ -162,17 +164,19 @@ class Work:
     async def _report(self, end: Ending, attempt: Attempt, *, wall: float, masker: Masker) -> None:
         """Say how it ended; a success that the server finds incomplete is a failed upload."""
         self.is_over = True
-        usage, steps = self._meter.total(wall=wall), tuple(attempt.steps)
+        found = Findings(
+            usage=self._meter.total(wall=wall), steps=tuple(attempt.steps), tests=attempt.tests
+        )
         said = Ending(
             outcome=end.outcome,
             failure_class=end.failure_class,
             exit_code=end.exit_code,
             message=masker.text(end.message),
         )
-        verdict = await self._reports.complete(said, usage=usage, steps=steps)
+        verdict = await self._reports.complete(said, found)
         if verdict is CompletionVerdict.INVALID_REJECTED and end.outcome is Outcome.SUCCEEDED:
             said = ending.failed(FailureClass.OUTPUT_UPLOAD, "the server misses a required output")
-            verdict = await self._reports.complete(said, usage=usage, steps=steps)
+            verdict = await self._reports.complete(said, found)
         self._log.info("attempt reported", outcome=said.outcome.value, verdict=verdict.value)
 
     async def _clean_up(self) -> None:

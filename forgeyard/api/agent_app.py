@@ -5,19 +5,22 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from forgeyard.api import health, leases, payloads, sessions
+from forgeyard.api import caches, health, leases, payloads, sessions
 from forgeyard.api.app import furnish, routes_only
 from forgeyard.api.dependencies import ApiDependencies
 
-STREAMS: Final = (re.compile(r"/agent/v1/leases/[^/]+/outputs/[^/]+"),)
+STREAMS: Final = (
+    re.compile(r"/agent/v1/leases/[^/]+/outputs/[^/]+"),
+    re.compile(r"/agent/v1/leases/[^/]+/caches/[^/]+/[^/]+"),
+)
 
 
 def assemble() -> FastAPI:
     """Put the agents' routes together."""
     return routes_only(
         "Forgeyard agent API",
-        "Sessions, leases, logs, inputs and outputs. Version 1 of the protocol.",
-        (sessions.router, leases.router, payloads.router),
+        "Sessions, leases, logs, inputs, outputs and caches. Version 1 of the protocol.",
+        (sessions.router, leases.router, payloads.router, caches.router),
         open_routers=(health.router,),
     )
 

@@ -6,7 +6,7 @@ other; it pulls each piece from the event loop when the last one is on disk.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import BinaryIO, Final
 
 from anyio import CapacityLimiter, from_thread, to_thread
@@ -15,7 +15,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.requests import ClientDisconnect
 
 from forgeyard.api.dependencies import ApiDependencies
-from forgeyard.errors import ForgeyardError, InvalidRequest, TooLarge
+from forgeyard.errors import ForgeyardError, InvalidRequest, TooLarge, WrongDigest
 from forgeyard.store import blobs
 from forgeyard.store.engine import write
 
@@ -107,10 +107,24 @@ async def _next(stream: AsyncIterator[bytes]) -> bytes | None:
         raise InvalidRequest("the upload stood still for too long", field="body") from None
 
 
+def _nothing() -> None:
+    """Leave a damaged blob to whoever looks after the store."""
+
+
 def download(
-    request: Request, file: BinaryIO, *, digest: str, size: int, media_type: str, name: str
+    request: Request,
+    file: BinaryIO,
+    *,
+    digest: str,
+    size: int,
+    media_type: str,
+    name: str,
+    damaged: Callable[[], None] = _nothing,
 ) -> Response:
-    """Send a blob; its digest is its ETag, so a caller who has it already gets nothing."""
+    """Send a blob; its digest is its ETag, so a caller who has it already gets nothing.
+
+    `damaged` is called when the bytes turn out to be others; the caller never gets the last ones.
+    """
     headers = {
         "ETag": f'"{digest}"',
         "Cache-Control": "private, max-age=31536000, immutable",
@@ -120,13 +134,17 @@ def download(
         file.close()
         return Response(status_code=304, headers=headers)
     return StreamingResponse(
-        _read(file),
+        _read(file, damaged),
         media_type=media_type,
         headers={**headers, "Content-Length": str(size)},
     )
 
 
-def _read(file: BinaryIO) -> Iterator[bytes]:
+def _read(file: BinaryIO, damaged: Callable[[], None]) -> Iterator[bytes]:
     with file:
-        while piece := file.read(PIECE):
-            yield piece
+        try:
+            while piece := file.read(PIECE):
+                yield piece
+        except WrongDigest:
+            damaged()
+            raise

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from forgeyard.cli import output, run_file, run_outputs
+from forgeyard.cli import job_details, output, run_file, run_outputs
 from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link, temporal_ui
@@ -203,6 +203,9 @@ def _row(run: RunSummary, now: int) -> tuple[str, ...]:
 @app.command()
 def show(
     run: RunId,
+    job: Annotated[
+        str | None, typer.Option("--job", "-j", help="Only this job, with its steps and timings.")
+    ] = None,
     as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -213,22 +216,28 @@ def show(
     Links to the Temporal Web UI, which tells the story of each attempt.
 
     \b
-    Example:
+    Examples:
       forgeyard run show run_01JD
+      forgeyard run show run_01JD --job test
     """
     with connect(url, token_file, data_dir) as client:
         answer = client.get(path_of("v1", "runs", run))
+    whole = shaped(Run, answer)
+    found = whole if job is None else job_details.only(whole, job)
     if as_json:
-        output.put_json(answer)
+        output.put_json(answer if job is None else job_details.as_sent(answer, job))
         return
-    found = shaped(Run, answer)
     console = output.console()
-    console.print(headline(found))
+    console.print(headline(whole))
     if found.rerun_of:
         output.put(f"a rerun of {found.rerun_of}")
     if found.concurrency_group:
         output.put(f"in the concurrency group {found.concurrency_group}")
     console.print(jobs_shown(found, width=console.width))
+    if job is None:
+        job_details.put_tests(found)
+    else:
+        job_details.put_attempts(found.jobs[0])
     _show_links(found, temporal_ui(settings(data_dir), url))
 
 

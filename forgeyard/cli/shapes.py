@@ -20,6 +20,36 @@ def aside(waits_for: str | None, note: str | None) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How one step ended; `began` counts from when the attempt was accepted."""
+
+    name: str
+    exit_code: int | None = None
+    wall: int = 0
+    began: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailingTest:
+    """A test that did not pass."""
+
+    name: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What test reports add up to."""
+
+    tests: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    unreadable: int = 0
+    failing: tuple[FailingTest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One try of a job."""
 
@@ -29,12 +59,18 @@ class Attempt:
     failure_class: str | None = None
     exit_code: int | None = None
     message: str | None = None
+    steps: tuple[Step, ...] = ()
+    tests: Counts | None = None
     created_at: int | None = None
+    accepted_at: int | None = None
     started_at: int | None = None
+    uploading_at: int | None = None
     finished_at: int | None = None
     wall_ms: int | None = None
     cpu_ms: int | None = None
     peak_memory_bytes: int | None = None
+    bytes_fetched: int | None = None
+    bytes_uploaded: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +133,7 @@ class Run:
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
+    tests: Counts | None = None
     jobs: tuple[Job, ...] = ()
 
     @property

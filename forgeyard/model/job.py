@@ -102,6 +102,16 @@ class MatrixCell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CacheSpec:
+    """Files to bring along from an earlier job whose key files had the same content."""
+
+    name: str
+    path: str
+    key: tuple[str, ...]
+    """Paths or globs of the workspace, as it is before the first step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
     """A job as its author wrote it, with every default filled in."""
 
@@ -113,6 +123,9 @@ class JobSpec:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     secrets: tuple[str, ...] = ()
     outputs: tuple[OutputSpec, ...] = ()
+    caches: tuple[CacheSpec, ...] = ()
+    test_reports: tuple[str, ...] = ()
+    """Paths or globs of JUnit files; what they count never changes how the job ends."""
     resources: Resources = field(
         default_factory=lambda: Resources(
             cpu=MilliCpu(500), memory=Bytes(256 * 2**20), disk=Bytes(256 * 2**20), slots=1

@@ -8,20 +8,23 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated
 
-from annotated_types import Ge, MaxLen
+from annotated_types import Ge, Le, MaxLen
 
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
 from forgeyard.model.job import FailureClass, JobSpec
 from forgeyard.model.runner import RejectReason, ResourcePressure
-from forgeyard.model.units import Millis, Resources
+from forgeyard.model.units import LARGEST, Millis, Resources
 
 PROTOCOL_VERSION = 1
 MAX_LOG_CHUNK = 64 * 2**10
 MAX_LEASES = 256
+MAX_FAILING = 20
+"""How many failing tests an attempt names."""
 Id = Annotated[str, MaxLen(64)]
 Message = Annotated[str, MaxLen(4_000)]
 Count = Annotated[int, Ge(0)]
+Total = Annotated[int, Ge(0), Le(LARGEST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +210,38 @@ class StepResult:
     name: Annotated[str, MaxLen(200)]
     exit_code: int | None
     wall: Millis = Millis(0)
+    began: Millis = Millis(0)
+    """How long after the attempt was accepted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestFailure:
+    """A test that did not pass, with the first line of what it said."""
+
+    name: Annotated[str, MaxLen(300)]
+    message: Annotated[str, MaxLen(500)] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestCounts:
+    """What the test reports of an attempt, or of a whole run, add up to."""
+
+    tests: Total = 0
+    failures: Total = 0
+    errors: Total = 0
+    skipped: Total = 0
+    time: Annotated[Millis, Ge(0), Le(LARGEST)] = Millis(0)
+    """The sum of what each test took by its own account."""
+    files: Total = 0
+    unreadable: Total = 0
+    """Of the files, those that were no reports, or too large."""
+    failing: Annotated[tuple[TestFailure, ...], MaxLen(MAX_FAILING)] = ()
+    """The first of those that failed or broke."""
+
+    @property
+    def failed(self) -> int:
+        """Count the tests that did not pass, whether they failed or broke."""
+        return self.failures + self.errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +254,7 @@ class Complete(Holder):
     message: Message = ""
     usage: Usage = field(default_factory=Usage)
     steps: Annotated[tuple[StepResult, ...], MaxLen(100)] = ()
+    tests: TestCounts | None = None
 
 
 class CompletionVerdict(StrEnum):

@@ -13,7 +13,15 @@ from pydantic import ValidationError
 
 from forgeyard.errors import InvalidRequirements, InvalidRunFile
 from forgeyard.model.capability import Requirements, ToolchainRequirement, parse_range
-from forgeyard.model.job import JobSpec, MatrixCell, OutputSpec, RetryPolicy, Step, Timeouts
+from forgeyard.model.job import (
+    CacheSpec,
+    JobSpec,
+    MatrixCell,
+    OutputSpec,
+    RetryPolicy,
+    Step,
+    Timeouts,
+)
 from forgeyard.model.run import Concurrency, RunSpec, check_graph
 from forgeyard.model.units import (
     Bytes,
@@ -30,6 +38,7 @@ from forgeyard.runfile.matrix import expand
 from forgeyard.runfile.schema import (
     MAX_NEEDS,
     MAX_SCRIPT,
+    CachePart,
     JobPart,
     OutputPart,
     RequiresPart,
@@ -106,6 +115,8 @@ def _job(
         env=part.env,
         secrets=_unique(part.secrets, f"{at}.secrets"),
         outputs=_outputs(part, f"{at}.outputs"),
+        caches=tuple(_cache(n, cache, f"{at}.caches.{n}") for n, cache in part.caches.items()),
+        test_reports=_patterns(part.test_reports or [], f"{at}.test-reports"),
         resources=_resources(part.resources, f"{at}.resources"),
         requires=_requires(part.requires, f"{at}.requires"),
         priority=part.priority,
@@ -168,6 +179,21 @@ def _outputs(part: JobPart, at: str) -> tuple[OutputSpec, ...]:
 def _output(part: OutputPart, at: str) -> OutputSpec:
     _check_path(part.path, at)
     return OutputSpec(name=part.name, path=part.path, required=part.required)
+
+
+def _cache(name: str, part: CachePart, at: str) -> CacheSpec:
+    _check_path(part.path, f"{at}.path")
+    return CacheSpec(name=name, path=part.path, key=_patterns(part.key, f"{at}.key"))
+
+
+def _patterns(given: str | Sequence[str], at: str) -> tuple[str, ...]:
+    """Check one path or glob, or a list of them."""
+    if isinstance(given, str):
+        _check_path(given, at)
+        return (given,)
+    for number, path in enumerate(given):
+        _check_path(path, f"{at}.{number}")
+    return _unique(given, at)
 
 
 def _check_path(path: str, at: str) -> None:

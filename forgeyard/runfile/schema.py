@@ -30,6 +30,8 @@ MAX_NEEDS: Final = 10_000
 MAX_ENV: Final = 100
 MAX_ENV_VALUE: Final = 8 * 2**10
 MAX_OUTPUTS: Final = 50
+MAX_CACHES: Final = 10
+MAX_PATTERNS: Final = 20
 MAX_TOOLS: Final = 50
 MAX_SECRETS: Final = 50
 MAX_AXES: Final = 10
@@ -211,6 +213,22 @@ class OutputPart(Part):
     required: StrictBool = True
 
 
+Patterns = Annotated[
+    Annotated[OutputPath, Tag(ONE)]
+    | Annotated[list[OutputPath], Field(min_length=1, max_length=MAX_PATTERNS), Tag(LIST)],
+    Discriminator(_form),
+]
+
+
+class CachePart(Part):
+    """Files to find again in a later job, as long as the key files have the same content."""
+
+    path: OutputPath
+    key: Patterns = Field(
+        description="Files or globs whose content names the cache, such as a lock file."
+    )
+
+
 Needs = Annotated[
     Annotated[Name, Tag(ONE)] | Annotated[list[Name], Field(max_length=MAX_JOBS), Tag(LIST)],
     Discriminator(_form),
@@ -280,6 +298,16 @@ class JobPart(Part):
     retry: RetryPart = RetryPart()
     steps: list[StepPart] = Field(min_length=1, max_length=MAX_STEPS)
     outputs: Outputs = []
+    caches: dict[Name, CachePart] = Field(
+        default={},
+        max_length=MAX_CACHES,
+        description="Downloaded dependencies and the like, kept between attempts.",
+    )
+    test_reports: Patterns | None = Field(
+        default=None,
+        alias="test-reports",
+        description="JUnit files to count tests in, after the steps.",
+    )
 
 
 class ConcurrencyPart(Part):
@@ -314,6 +342,7 @@ PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     (("jobs", "*", "retry"), RetryPart),
     (("jobs", "*", "steps", "*"), StepPart),
     (("jobs", "*", "outputs", "*"), OutputPart),
+    (("jobs", "*", "caches", "*"), CachePart),
 )
 """Where each part may stand; `*` is any name or index."""
 

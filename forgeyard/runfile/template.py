@@ -52,6 +52,9 @@ jobs:
 # More that a job may say:
 #   priority: normal                # low, normal, high, release_critical, emergency
 #   secrets: [NPM_TOKEN]            # names only; the agent's operator grants the values
+#   test-reports: reports/*.xml     # JUnit files whose tests `run show` counts
+#   caches:                         # kept between attempts while the key files are the same
+#     pip: {{path: .cache/pip, key: [requirements.lock]}}
 #   requires:                       # the job runs only where every one of these holds
 #     platform: linux
 #     arch: x86_64

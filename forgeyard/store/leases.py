@@ -304,6 +304,7 @@ def _measured(message: Complete) -> dict[str, object]:
     return {
         "exit_code": None if message.exit_code is None else _bounded(message.exit_code),
         "steps": codec.encode(message.steps, tuple[StepResult, ...]),
+        "tests": None if message.tests is None else codec.encode(message.tests),
         "wall_ms": _bounded(usage.wall),
         "cpu_ms": _bounded(usage.cpu),
         "peak_memory_bytes": _bounded(usage.peak_memory),

@@ -1,4 +1,4 @@
-"""What is kept only for a while: logs, artifacts, blobs that nothing refers to, and working traces.
+"""What is kept only for a while: logs, artifacts, caches, blobs that nothing refers to, traces.
 
 Runs, jobs, attempts, history and audit stay. Each deletion is a transaction of its own, so that an
 interrupted sweep loses nothing and a long one holds nobody up. A blob that came in or was asked for
@@ -23,7 +23,7 @@ _HOUR = 3_600_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forgotten:
-    """How many attempts lost their log, and how many artifacts and blobs were deleted.
+    """How many attempts lost their log, and how many artifacts, caches and blobs were deleted.
 
     `traces` counts delivered events, old cycles, idempotency keys and refusals.
     """
@@ -31,6 +31,7 @@ class Forgotten:
     logs: int
     artifacts: int
     blobs: int
+    caches: int = 0
     traces: int = 0
 
 
@@ -45,6 +46,7 @@ def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) ->
     for attempt_id in logs:
         _forget_log(engine, attempt_id)
     deleted = sum(_forget_artifacts(engine, job_id, artifacts_before) for job_id in artifacts)
+    caches = _forget_caches(engine, config)
     with read(engine) as connection:
         unused = connection.execute(_unused_blobs(now, artifacts_before)).scalars().all()
     blobs = _forget_blobs(engine, blob_store, unused, artifacts_before)
@@ -54,6 +56,7 @@ def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) ->
         logs=len(logs),
         artifacts=deleted,
         blobs=blobs + strays,
+        caches=caches,
         traces=sum(_forget_rows(engine, key, old) for key, old in _traces(now, logs_before)),
     )
 
@@ -104,6 +107,34 @@ def _forget_artifacts(engine: sa.Engine, job_id: str, before: int) -> int:
         ).rowcount
 
 
+def _forget_caches(engine: sa.Engine, config: RetentionConfig) -> int:
+    """Delete the caches that nobody used for long, or that are beyond what all may have."""
+    caches, deleted = tables.caches, 0
+    with read(engine) as connection:
+        before = database_now(connection) - config.caches_h * _HOUR
+        surplus = connection.execute(_surplus_caches(before, config.cache_bytes)).all()
+    for trust, key, used_at in surplus:
+        with write(engine) as connection:
+            deleted += connection.execute(
+                sa.delete(caches).where(
+                    caches.c.trust == trust,
+                    caches.c.cache_key == key,
+                    caches.c.used_at == used_at,  # or somebody has just found it
+                )
+            ).rowcount
+    return deleted
+
+
+def _surplus_caches(before: int, most: int) -> sa.Select[str, str, int]:
+    caches = tables.caches
+    newest_first = (caches.c.used_at.desc(), caches.c.trust, caches.c.cache_key)
+    together = sa.func.sum(caches.c.size_bytes).over(order_by=newest_first, rows=(None, 0))
+    each = sa.select(caches, together.label("together")).subquery()
+    return sa.select(each.c.trust, each.c.cache_key, each.c.used_at).where(
+        sa.or_(each.c.used_at < before, each.c.together > most)
+    )
+
+
 def _is_unused(now: int | sa.ColumnElement[int], before: int) -> sa.ColumnElement[bool]:
     blobs, runs, artifacts = tables.blobs, tables.runs, tables.artifacts
     as_source = sa.exists().where(
@@ -111,7 +142,9 @@ def _is_unused(now: int | sa.ColumnElement[int], before: int) -> sa.ColumnElemen
         sa.or_(runs.c.finished_at.is_(None), runs.c.finished_at >= before),
     )
     as_artifact = sa.exists().where(artifacts.c.digest == blobs.c.digest)
-    return sa.and_(blobs.c.used_at < now - GRACE_S * 1_000, ~as_source, ~as_artifact)
+    as_cache = sa.exists().where(tables.caches.c.digest == blobs.c.digest)
+    is_idle = blobs.c.used_at < now - GRACE_S * 1_000
+    return sa.and_(is_idle, ~as_source, ~as_artifact, ~as_cache)
 
 
 def _unused_blobs(now: int, before: int) -> sa.Select[str]:

@@ -7,12 +7,14 @@ Nothing here changes a row, locks one, or decides anything.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 import sqlalchemy as sa
 
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
-from forgeyard.model.protocol import StepResult
+from forgeyard.model.protocol import StepResult, TestCounts
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
+from forgeyard.model.units import LARGEST, Millis
 from forgeyard.store import artifacts, codec, specs, tables, waiting
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
@@ -31,6 +33,7 @@ from forgeyard.store.waiting import Surroundings
 _ID = re.compile(r"[0-9A-Za-z_]{1,64}")
 _PREFIX = "run_"
 _CANDIDATES = 5
+_DECODED = ("runner", "steps", "tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +49,7 @@ class AttemptView:
     exit_code: int | None
     message: str | None
     steps: tuple[StepResult, ...]
+    tests: TestCounts | None
     created_at: int
     accepted_at: int | None
     started_at: int | None
@@ -119,6 +123,8 @@ class RunView:
     ready_at: int | None
     started_at: int | None
     finished_at: int | None
+    tests: TestCounts | None
+    """The sums over the latest attempts of its jobs; the failing ones are named there."""
     jobs: tuple[JobView, ...]
 
 
@@ -221,6 +227,7 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
         held=_held(dict(row)),
     )
     outputs = _outputs(artifacts.of_run(connection, run_id))
+    shown = tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs)
     return RunView(
         run_id=run_id,
         **{
@@ -231,7 +238,25 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
                 *("ready_at", "started_at", "finished_at"),
             )
         },
-        jobs=tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs),
+        tests=_sum([job.attempts[-1].tests for job in shown if job.attempts]),
+        jobs=shown,
+    )
+
+
+def _sum(counts: Collection[TestCounts | None]) -> TestCounts | None:
+    counted = [one for one in counts if one is not None]
+    return reduce(_added, counted, TestCounts()) if counted else None
+
+
+def _added(one: TestCounts, other: TestCounts) -> TestCounts:
+    return TestCounts(
+        tests=min(LARGEST, one.tests + other.tests),
+        failures=min(LARGEST, one.failures + other.failures),
+        errors=min(LARGEST, one.errors + other.errors),
+        skipped=min(LARGEST, one.skipped + other.skipped),
+        time=Millis(min(LARGEST, one.time + other.time)),
+        files=min(LARGEST, one.files + other.files),
+        unreadable=min(LARGEST, one.unreadable + other.unreadable),
     )
 
 
@@ -340,7 +365,8 @@ def _attempt_view(row: Row) -> AttemptView:
     return AttemptView(
         runner=row["runner"] or row["runner_id"],
         steps=codec.decode(tuple[StepResult, ...], row["steps"]) if row["steps"] else (),
-        **{name: row[name] for name in AttemptView.__slots__ if name not in ("runner", "steps")},
+        tests=codec.decode(TestCounts, row["tests"]) if row["tests"] else None,
+        **{name: row[name] for name in AttemptView.__slots__ if name not in _DECODED},
     )
 
 

@@ -36,8 +36,11 @@ from tests.builders import RNG, submit_run
 from tests.integration.agent.scripts import eventually
 
 TOKEN = "sesame-open"
-KINDS = ("accept", "progress", "logs", "outputs", "complete", "renewals", "inputs", "poll")
-TOOLS = ("sh", "sleep", "cat", "mkdir", "tr", "touch", "wc", "env", "cp")
+KINDS = (
+    *("accept", "progress", "logs", "outputs", "complete", "renewals", "inputs", "poll"),
+    "caches",
+)
+TOOLS = ("sh", "sleep", "cat", "mkdir", "tr", "touch", "wc", "env", "cp", "rm")
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)
 
 
@@ -61,6 +64,7 @@ class Network:
         self._held = ""
         self._free = asyncio.Event()
         self._to_lose: set[str] = set()
+        self._broken = ""
         self.lost: list[str] = []
         self.seen: Counter[str] = Counter()
 
@@ -78,6 +82,10 @@ class Network:
         """Lose the first answer to each kind of request, after the server did what was asked."""
         self._to_lose = set(words)
 
+    def break_down(self, word: str) -> None:
+        """Answer this kind of request with 502 from now on."""
+        self._broken = word
+
     async def carry(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         """Carry one request and its answer."""
         parts = scope.get("path", "").split("/")
@@ -85,10 +93,12 @@ class Network:
         self.seen[kind] += 1
         if kind and kind == self._held:
             await self._free.wait()
-        if kind in self._to_lose:
+        is_lost = kind in self._to_lose
+        if is_lost:
             self._to_lose.remove(kind)
             await app(scope, receive, _nowhere)
             self.lost.append(kind)
+        if is_lost or (kind and kind == self._broken):
             await send({"type": "http.response.start", "status": 502, "headers": []})
             await send({"type": "http.response.body", "body": b"bad gateway"})
             return

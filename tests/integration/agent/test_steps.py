@@ -85,6 +85,7 @@ async def a_yard(folder: Path, *, secret: str = "", limit: int = 2**22) -> Async
     logs = LogStream(take, masker=Masker([secret] if secret else []), limit=limit)
     secrets = {"SECRET": secret, "OTHER": "not asked for"}
     bench = Bench(
+        accepted=watch(),
         held=held,
         folders=folders,
         env=environment(

@@ -22,7 +22,7 @@ from forgeyard.scheduler import place
 from forgeyard.store import codec, commit, dispatch, snapshot, tables
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import read, write
-from tests.builders import RNG, a_registration
+from tests.builders import RNG, a_registration, some_capabilities
 
 TOKEN = "sesame-open"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
@@ -80,9 +80,10 @@ class House:
         assert answer.status_code == 201, answer.text
         return answer.json()
 
-    async def register(self, name: str = "runner-1") -> str:
+    async def register(self, name: str = "runner-1", **capabilities: object) -> str:
         """Open a session as an agent does; return its id."""
-        message = codec.encode(a_registration(name))
+        offered = some_capabilities(**capabilities)
+        message = codec.encode(a_registration(name, capabilities=offered))
         answer = await self.agents.post(
             "/agent/v1/sessions", content=message, headers={"content-type": "application/json"}
         )
@@ -128,9 +129,11 @@ class House:
             f"/agent/v1/leases/{held.lease_id}/{verb}", json={**held.holder, **fields}
         )
 
-    async def accepted(self, document: object = None, *, runner: str = "runner-1") -> Held:
+    async def accepted(
+        self, document: object = None, *, runner: str = "runner-1", **capabilities: object
+    ) -> Held:
         """Submit a run, have its first job leased to a new runner, and accept."""
-        session_id = await self.register(runner)
+        session_id = await self.register(runner, **capabilities)
         await self.submit(document)
         (held, *_) = await self.offered(session_id)
         answer = await self.tell(held, "accept")

@@ -106,6 +106,9 @@ def _calls(house: House, held: Held) -> dict[str, httpx.Request]:
             "PUT", f"{base}/outputs/wheel", params={**holder, "digest": digest}, content=b"x"
         ),
         "inputs/{digest}": build("GET", f"{base}/inputs/{digest}", params=holder),
+        "caches/{name}/{key}": build(
+            "PUT", f"{base}/caches/pip/{digest}", params={**holder, "digest": digest}, content=b"x"
+        ),
     }
 
 
@@ -128,6 +131,7 @@ async def test_no_call_about_a_lease_works_for_another_runner(house: House) -> N
         assert (answer.status_code, answer.json()["code"]) == (403, "auth.forbidden"), name
     assert house.count(tables.artifacts) == 0
     assert house.count(tables.log_chunks) == 0
+    assert house.count(tables.caches) == 0
     assert not house.blobs.exists(digest_of(b"x"))
     assert (await house.tell(held, "progress", phase="running")).status_code == 204
 

@@ -58,6 +58,8 @@ def test_the_commented_keys_of_the_template_are_keys() -> None:
     job = check(parse(live + extra, file="x"), "x").jobs[-1]
     assert job.secrets == ("NPM_TOKEN",)
     assert job.requires.labels == {"zone": "a"}
+    assert job.test_reports == ("reports/*.xml",)
+    assert job.caches[0].key == ("requirements.lock",)
 
 
 @pytest.mark.parametrize(
