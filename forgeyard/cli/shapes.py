@@ -72,6 +72,20 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Git:
+    """The commit that a run's source is."""
+
+    repository: str
+    ref: str
+    commit: str
+
+    @property
+    def short(self) -> str:
+        """Write as much of the commit's id as people use."""
+        return self.commit[:10]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run with its jobs."""
 
@@ -82,6 +96,7 @@ class Run:
     note: str | None = None
     submitted_by: str = ""
     rerun_of: str | None = None
+    git: Git | None = None
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
@@ -105,6 +120,7 @@ class RunSummary:
     name: str
     state: str
     submitted_by: str = ""
+    git: Git | None = None
     created_at: int
     finished_at: int | None = None
     jobs: int = 0

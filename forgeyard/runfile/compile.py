@@ -37,6 +37,7 @@ from forgeyard.runfile.schema import (
     StepPart,
     TimeoutsPart,
 )
+from forgeyard.runfile.source import compile_source
 
 MOST_CPU = MilliCpu(4_096_000)
 MOST_BYTES = Bytes(2**50)
@@ -53,6 +54,7 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
         InvalidRunFile: the shape or a value is wrong; `field` is the dotted path.
         InvalidRequirements: the jobs do not form a graph, or ask for what cannot be.
         InvalidQuantity: an amount cannot be read.
+        InvalidRequest: the source names no repository or ref that git may be asked for.
     """
     try:
         run_file = RunFile.model_validate(document)
@@ -65,9 +67,11 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
         )
     check_graph(jobs)
     name = run_file.name or fallback_name
+    git = None if run_file.source is None else compile_source(run_file.source)
     if run_file.timeout is None:
-        return RunSpec(name=name, jobs=jobs)
-    return RunSpec(name=name, jobs=jobs, timeout=_duration(run_file.timeout, "timeout"))
+        return RunSpec(name=name, jobs=jobs, git=git)
+    timeout = _duration(run_file.timeout, "timeout")
+    return RunSpec(name=name, jobs=jobs, timeout=timeout, git=git)
 
 
 def _job(name: str, part: JobPart) -> JobSpec:

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
 from forgeyard.model.protocol import StepResult
+from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import RunState
-from forgeyard.store import artifacts, codec, tables, waiting
+from forgeyard.store import artifacts, codec, specs, tables, waiting
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -104,6 +105,7 @@ class RunView:
     note: str | None
     submitted_by: str
     source_digest: str | None
+    git: GitSource | None
     rerun_of: str | None
     timeout_ms: int
     created_at: int
@@ -120,6 +122,7 @@ class RunSummary:
     name: str
     state: str
     submitted_by: str
+    git: GitSource | None
     rerun_of: str | None
     created_at: int
     started_at: int | None
@@ -192,11 +195,8 @@ def _no_run(run_id: str) -> NotFound:
 def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
     """Show a run with its jobs and their attempts; the same number of queries for any size."""
     run_id = run_id_of(connection, run_id_or_prefix)
-    row = (
-        connection.execute(sa.select(tables.runs).where(tables.runs.c.run_id == run_id))
-        .mappings()
-        .one()
-    )
+    query = sa.select(tables.runs).where(tables.runs.c.run_id == run_id)
+    row = dict(connection.execute(query).mappings().one())
     jobs = _jobs(connection, run_id)
     surroundings = Surroundings(
         now=database_now(connection),
@@ -208,6 +208,7 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
     outputs = _outputs(artifacts.of_run(connection, run_id))
     return RunView(
         run_id=run_id,
+        git=specs.git(row),
         **{
             name: row[name]
             for name in (
@@ -322,10 +323,13 @@ def list_runs(
         query = query.where(runs.c.state == RunState(state).value)
     query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit + 1)
     rows = [dict(row) for row in connection.execute(query).mappings()]
-    shown = tuple(
-        RunSummary(**{name: row[name] for name in RunSummary.__slots__}) for row in rows[:limit]
-    )
+    shown = tuple(_summary(row) for row in rows[:limit])
     return RunPage(runs=shown, next=shown[-1].run_id if len(rows) > limit else None)
+
+
+def _summary(row: Row) -> RunSummary:
+    plain = (name for name in RunSummary.__slots__ if name != "git")
+    return RunSummary(git=specs.git(row), **{name: row[name] for name in plain})
 
 
 def _position(connection: sa.Connection, run_id: str) -> sa.Tuple:
