@@ -33,6 +33,7 @@ from forgeyard.errors import (
 )
 from forgeyard.model.run import GitRef
 from forgeyard.runfile.source import REFS, REPOSITORIES
+from forgeyard.selection import FOREIGN_GIT
 
 MOST_SAID: Final = 64 * 2**10
 POLL_S: Final = 0.2
@@ -51,12 +52,6 @@ _SETTINGS: Final = {
     "http.lowSpeedLimit": "1",
     "http.lowSpeedTime": "60",
 }
-_FOREIGN: Final = (
-    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
-    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
-    *("GIT_SHALLOW_FILE", "GIT_TEMPLATE_DIR", "LANGUAGE"),
-)
-"""Variables about another repository: a hook that calls us has them set."""
 _PROGRESS: Final = re.compile(r"(remote: )?[A-Z][A-Za-z ]+: +\d+%")
 _SAID: Final[tuple[tuple[type[ForgeyardError], str, str], ...]] = (
     (InvalidRequest, r"transport '.*' not allowed|is not a commit|expected commit type", ""),
@@ -203,14 +198,17 @@ def _environment(repository: str, *, asks: bool) -> dict[str, str]:
     # The remote is there for the user's filters: it is where Git LFS fetches from.
     settings = {**_SETTINGS, "remote.origin.url": repository}
     ours = child_environment(
-        LC_ALL="C", GIT_ALLOW_PROTOCOL=TRANSPORTS, **({} if asks else {"GIT_TERMINAL_PROMPT": "0"})
+        LC_ALL="C",
+        LANGUAGE="",
+        GIT_ALLOW_PROTOCOL=TRANSPORTS,
+        **({} if asks else {"GIT_TERMINAL_PROMPT": "0"}),
     )
     theirs = ours.get("GIT_CONFIG_COUNT", "0")
     begin = int(theirs) if theirs.isdecimal() else 0
     for place, (name, value) in enumerate(settings.items(), begin):
         ours |= {f"GIT_CONFIG_KEY_{place}": name, f"GIT_CONFIG_VALUE_{place}": value}
     ours["GIT_CONFIG_COUNT"] = str(begin + len(settings))
-    return {name: value for name, value in ours.items() if name not in _FOREIGN}
+    return {name: value for name, value in ours.items() if name not in FOREIGN_GIT}
 
 
 def _telling(said: str) -> str:

@@ -232,6 +232,9 @@ def test_a_transport_that_only_the_users_settings_lead_to_is_refused(
 def test_no_hook_runs_and_no_other_repository_is_meant(
     house: House, app: Repository, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    other = Repository.new(tmp_path / "other")
+    other.commit({"forgeyard.yaml": RUN, "other.c": ""})
+    other.commit({".gitignore": "other.c"})
     hooks = tmp_path / "hooks"
     hooks.mkdir()
     for name in ("post-checkout", "reference-transaction"):
@@ -241,9 +244,8 @@ def test_no_hook_runs_and_no_other_repository_is_meant(
     # As for whoever calls us from a hook.
     monkeypatch.setenv("GIT_DIR", str(app.root / ".git"))
     monkeypatch.setenv("GIT_INDEX_FILE", str(app.root / ".git" / "index"))
-    other = Repository.new(tmp_path / "other")
-    other.commit({"forgeyard.yaml": RUN, "other.c": ""})
-    assert set(files_of(house, submit(house, "--git", other.url))) == {"forgeyard.yaml", "other.c"}
+    files = files_of(house, submit(house, "--git", other.url))
+    assert set(files) == {".gitignore", "forgeyard.yaml", "other.c"}
     assert not (tmp_path / "hooked").exists()
 
 
