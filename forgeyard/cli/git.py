@@ -36,6 +36,7 @@ from forgeyard.runfile.source import REFS, REPOSITORIES
 from forgeyard.selection import FOREIGN_GIT
 
 MOST_SAID: Final = 64 * 2**10
+MOST_LINES: Final = 5
 POLL_S: Final = 0.2
 TRANSPORTS: Final = "https:http:ssh:git:file"
 
@@ -65,7 +66,7 @@ _SAID: Final[tuple[tuple[type[ForgeyardError], str, str], ...]] = (
     (
         NotFound,
         r"repository .*not found|repository .*does not exist|not appear to be a git repository"
-        r"|returned error: 404",
+        r"|could not be found|returned error: 404",
         "git",
     ),
 )
@@ -212,12 +213,11 @@ def _environment(repository: str, *, asks: bool) -> dict[str, str]:
 
 
 def _telling(said: str) -> str:
-    """Keep the lines that tell what went wrong."""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", said)]
+    """Keep the last lines that tell what went wrong."""
+    lines = (line.strip() for line in re.split(r"[\r\n]+", said))
     telling = [line for line in lines if line and not line.startswith("hint:")]
-    return (
-        "; ".join(line for line in telling if not _PROGRESS.match(line)) or "git does not say why"
-    )
+    last = [line for line in telling if not _PROGRESS.match(line)][-MOST_LINES:]
+    return "; ".join(last) or "git does not say why"
 
 
 def _secrets(repository: str) -> set[str]:

@@ -3,6 +3,7 @@
 import json
 import socket
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,9 @@ def test_no_hook_runs_and_no_other_repository_is_meant(
     files = files_of(house, submit(house, "--git", other.url))
     assert set(files) == {".gitignore", "forgeyard.yaml", "other.c"}
     assert not (tmp_path / "hooked").exists()
+    monkeypatch.undo()
+    assert app.git("symbolic-ref", "HEAD") == "refs/heads/main"
+    assert app.git("status", "--porcelain") == ""
 
 
 def test_the_users_filters_apply_and_know_the_remote(
@@ -350,6 +354,18 @@ def test_a_password_in_a_url_is_used_and_never_shown_or_kept(house: House, app: 
         assert "marianne" not in text
 
 
+def test_a_password_that_git_itself_prints_is_hidden(
+    house: House, app: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_TRACE", "1")
+    with served(app.root.parent, user=f"marianne:{SECRET}") as port:
+        url = f"http://marianne:{WRITTEN}@127.0.0.1:{port}/app/.git"
+        said = refused(house, "--git", url, "--ref", "absent")
+    assert said.code == 3
+    assert "trace" in said.err
+    assert "hunter2" not in said.err
+
+
 def test_whoever_is_not_let_in_is_5_and_is_not_told_the_password(
     house: House, app: Repository
 ) -> None:
@@ -393,6 +409,7 @@ def test_a_key_that_does_not_exist_keeps_the_url_beside_it_secret(house: House) 
 
 
 def test_a_server_that_does_not_answer_is_given_up() -> None:
+    begun = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/app.git"
         with (
@@ -400,6 +417,7 @@ def test_a_server_that_does_not_answer_is_given_up() -> None:
             checked_out(GitRef(repository=url), quiet=True, within_s=1.0),
         ):
             pass
+    assert time.monotonic() - begun < 20
     with (
         pytest.raises(Unavailable, match="Failed to connect"),
         checked_out(GitRef(repository=url), quiet=True),
