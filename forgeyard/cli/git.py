@@ -40,19 +40,17 @@ MOST_LINES: Final = 5
 POLL_S: Final = 0.2
 TRANSPORTS: Final = "https:http:ssh:git:file"
 
-_SETTINGS: Final = {
-    "core.hooksPath": os.devnull,
-    "core.fsmonitor": "false",
-    # The same commit gives the same bytes, whoever fetches it.
-    "core.autocrlf": "false",
-    "core.eol": "lf",
-    "gc.auto": "0",
-    "maintenance.auto": "false",
-    "submodule.recurse": "false",
-    "fetch.recurseSubmodules": "false",
-    "http.lowSpeedLimit": "1",
-    "http.lowSpeedTime": "60",
-}
+_SETTINGS: Final = tuple(
+    word
+    for setting in (
+        *(f"core.hooksPath={os.devnull}", "core.fsmonitor=false", "submodule.recurse=false"),
+        # The same commit gives the same bytes, whoever fetches it.
+        *("core.autocrlf=false", "core.eol=lf"),
+        *("gc.auto=0", "maintenance.auto=false"),
+        *("http.lowSpeedLimit=1", "http.lowSpeedTime=60"),
+    )
+    for word in ("-c", setting)
+)
 _PROGRESS: Final = re.compile(r"(remote: )?[A-Z][A-Za-z ]+: +\d+%")
 _SAID: Final[tuple[tuple[type[ForgeyardError], str, str], ...]] = (
     (InvalidRequest, r"transport '.*' not allowed|is not a commit|expected commit type", ""),
@@ -92,7 +90,7 @@ class Git:
         self._asks = sys.stdin is not None and sys.stdin.isatty()
         """Somebody is there whom git or ssh may ask for a password."""
         self._shows = not quiet and output.console(to_stderr=True).is_terminal
-        self._environment = _environment(wanted.repository, asks=self._asks)
+        self._environment = _environment(asks=self._asks)
 
     @property
     def quietly(self) -> tuple[str, ...]:
@@ -121,10 +119,12 @@ class Git:
         found = shutil.which("git")
         if found is None:
             raise NotFound("there is no git on the PATH", field="git", allowed="install git")
+        # For the user's filters: it is where Git LFS fetches from.
+        remote = ("-c", f"remote.origin.url={self._wanted.repository}")
         with (
             tempfile.TemporaryFile() as printed,
             subprocess.Popen(
-                (found, "-C", str(self.directory), *words),
+                (found, *_SETTINGS, *remote, "-C", str(self.directory), *words),
                 stdin=None if self._asks else subprocess.DEVNULL,
                 stdout=printed,
                 stderr=subprocess.PIPE,
@@ -194,21 +194,14 @@ class Git:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-def _environment(repository: str, *, asks: bool) -> dict[str, str]:
-    """Give git the user's environment, and what we insist on in a place that nobody else reads."""
-    # The remote is there for the user's filters: it is where Git LFS fetches from.
-    settings = {**_SETTINGS, "remote.origin.url": repository}
+def _environment(*, asks: bool) -> dict[str, str]:
+    """Give git the user's environment without what is about another repository."""
     ours = child_environment(
         LC_ALL="C",
         LANGUAGE="",
         GIT_ALLOW_PROTOCOL=TRANSPORTS,
         **({} if asks else {"GIT_TERMINAL_PROMPT": "0"}),
     )
-    theirs = ours.get("GIT_CONFIG_COUNT", "0")
-    begin = int(theirs) if theirs.isdecimal() else 0
-    for place, (name, value) in enumerate(settings.items(), begin):
-        ours |= {f"GIT_CONFIG_KEY_{place}": name, f"GIT_CONFIG_VALUE_{place}": value}
-    ours["GIT_CONFIG_COUNT"] = str(begin + len(settings))
     return {name: value for name, value in ours.items() if name not in FOREIGN_GIT}
 
 
