@@ -10,7 +10,11 @@
 A subclass fixes `code` (stable, part of the API), the HTTP status and the command line's exit code.
 """
 
-from typing import ClassVar
+import re
+from typing import ClassVar, Final
+
+_SECRET_USER: Final = re.compile(r"\b(https?://)[^/\s]*@")
+_PASSWORD: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://[^/\s:@]*):[^/\s]*@")
 
 
 class ForgeyardError(Exception):
@@ -41,8 +45,13 @@ class ForgeyardError(Exception):
 
 def shortened(value: object, limit: int = 120) -> str:
     """Print a value for an error message, never longer than `limit` characters."""
-    text = str(value)
+    text = without_credentials(str(value))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def without_credentials(text: str) -> str:
+    """Take the passwords out of URLs, and the users where they may be tokens: in http and https."""
+    return _PASSWORD.sub(r"\1@", _SECRET_USER.sub(r"\1", text))
 
 
 class Rejected(ForgeyardError):

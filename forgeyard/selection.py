@@ -15,6 +15,12 @@ from forgeyard.errors import InvalidRequest, shortened
 
 NEVER = frozenset({".git", ".forgeyard"})
 """Directories that are never part of a source: version control, and our own data with its token."""
+FOREIGN_GIT = (
+    *("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX", "GIT_COMMON_DIR"),
+    *("GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"),
+    *("GIT_SHALLOW_FILE", "GIT_TEMPLATE_DIR"),
+)
+"""Variables about another repository: whoever calls us from a git hook has them set."""
 IGNORE_FILE = ".forgeyardignore"
 _ANY_DEPTH = "**"
 _GIT_SECONDS = 60
@@ -154,7 +160,8 @@ def _git_files(root: Path) -> list[str]:
     if git is None:
         return []
     # A checkout's own configuration must not start a monitor.
-    command = [git, "-c", "core.fsmonitor=false", "-C", str(root), "ls-files", "-z"]
+    here = [word for name in FOREIGN_GIT for word in ("-u", name)]
+    command = ["env", *here, git, "-c", "core.fsmonitor=false", "-C", str(root), "ls-files", "-z"]
     try:
         done = subprocess.run(
             [*command, "--cached", "--others", "--exclude-standard"],

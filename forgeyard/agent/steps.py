@@ -78,7 +78,19 @@ def environment(
         "FORGEYARD_JOB_NAME": spec.name,
         "FORGEYARD_ATTEMPT": str(offer.attempt_number),
         "FORGEYARD_WORKSPACE": str(folders.workspace),
+        **_commit(offer),
         MARK: offer.lease_id,
+    }
+
+
+def _commit(offer: Offer) -> dict[str, str]:
+    """Tell a job which commit it works on, if it is one."""
+    if offer.git is None:
+        return {}
+    return {
+        "FORGEYARD_REPOSITORY": offer.git.repository,
+        "FORGEYARD_REF": offer.git.ref,
+        "FORGEYARD_COMMIT": offer.git.commit,
     }
 
 

@@ -15,6 +15,7 @@ from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
+from forgeyard.runfile.source import resolved
 from forgeyard.store import runs, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
@@ -92,6 +93,7 @@ def submit_run(
         partition=deps.config.partition,
         idempotency_key=idempotency_key,
         body_digest=_digest(message),
+        git=resolved(spec.git, digest=message.source_digest),
     )
     with deps.change() as connection:
         submitted = runs.submit(connection, submission, policy=deps.policy.lease, rng=deps.rng)

@@ -7,6 +7,7 @@ from forgeyard.cli import output
 from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link
+from forgeyard.cli.material import Material
 from forgeyard.cli.scheduler import explain
 from forgeyard.cli.shapes import Explanation, Job, Run
 from forgeyard.cli.submitting import submit_run
@@ -43,9 +44,8 @@ def project_root(start: Path) -> Path:
 def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) -> int:
     """Submit the project's own run, follow it, and sum up; 0 if it succeeded."""
     _, document = load_run(root / RUN_FILE)
-    submitted = submit_run(
-        client, document, source=root, config=config, idempotency_key=None, quiet=plain
-    )
+    material = Material(document=document, directory=root, called=str(root))
+    submitted = submit_run(client, material, config=config, idempotency_key=None, quiet=plain)
     run_id = str(submitted["run_id"])
     output.put(f"submitted {RUN_FILE} as {run_id}")
     run = watch(client, run_id, patience=Patience(), timeout_s=None, quiet=False)

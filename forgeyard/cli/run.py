@@ -10,6 +10,7 @@ from forgeyard.cli import job_details, output, run_file, run_outputs
 from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link, temporal_ui
+from forgeyard.cli.material import Choice, gathered
 from forgeyard.cli.options import (
     DataDir,
     Json,
@@ -27,28 +28,38 @@ from forgeyard.cli.submitting import API_RUNS, submit_run, whoami
 from forgeyard.cli.watching import exit_code, headline, jobs_shown, now_ms, watch
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.transitions import RunState
-from forgeyard.runfile.load import load_run
 
 INTERRUPTED = 130
 TIMED_OUT = 6
-COLUMNS = ("run", "name", "state", "jobs", "took", "age", "by")
+COLUMNS = ("run", "name", "state", "jobs", "took", "age", "commit", "by")
+NARROW = COLUMNS[:-2]
 app = typer.Typer(no_args_is_help=True, help="Submit runs and follow them.")
 
 Timeout = Annotated[
     str | None, typer.Option("--timeout", help="Stop watching after this long, such as 10m.")
+]
+Source = Annotated[
+    Path | None,
+    typer.Option("--source", help="Directory that every job gets a fresh copy of; else this one."),
+]
+Git = Annotated[
+    str | None,
+    typer.Option("--git", help="Repository: a commit's files are the source, and hold FILE."),
+]
+Ref = Annotated[
+    str | None, typer.Option("--ref", help="Branch, tag or full commit id; default HEAD.")
 ]
 
 
 @app.command()
 def submit(
     file: RunFilePath = DEFAULT_FILE,
-    source: Annotated[
-        Path,
-        typer.Option("--source", help="Directory that every job gets a fresh copy of."),
-    ] = Path(),
+    source: Source = None,
     no_source: Annotated[
         bool, typer.Option("--no-source", help="Send no files; jobs start empty.")
     ] = False,
+    git: Git = None,
+    ref: Ref = None,
     watch_it: Annotated[
         bool, typer.Option("--watch", "-w", help="Follow the run; exit 1 unless it succeeds.")
     ] = False,
@@ -68,25 +79,22 @@ def submit(
     Examples:
       forgeyard run submit ci.yaml --watch
       forgeyard run submit ci.yaml --source ../app --idempotency-key "$COMMIT"
+      forgeyard run submit --git https://example.org/app.git --ref v1.2
     """
     timeout_s = seconds(timeout, "--timeout")
     key = _checked_key(idempotency_key)
-    _, document = load_run(file)
-    with connect(url, token_file, data_dir) as client:
-        answer = submit_run(
-            client,
-            document,
-            source=None if no_source else source,
-            config=settings(data_dir),
-            idempotency_key=key,
-            quiet=as_json,
-        )
-        run = shaped(Run, answer)
-        if not watch_it:
-            _show_submitted(run, answer, as_json=as_json)
-            return
-        if not as_json:
-            output.say(f"submitted {run.run_id} ({run.name}, {len(run.jobs)} jobs)")
+    system = (url, token_file, data_dir)
+    choice = Choice(source=source, no_source=no_source, git=git, ref=ref)
+    config = settings(data_dir)
+    with gathered(file, choice, quiet=as_json) as material, connect(*system) as client:
+        answer = submit_run(client, material, config=config, idempotency_key=key, quiet=as_json)
+    run = shaped(Run, answer)
+    if not watch_it:
+        _show_submitted(run, answer, as_json=as_json)
+        return
+    if not as_json:
+        output.say(f"submitted {run.run_id} ({run.name}, {len(run.jobs)} jobs)")
+    with connect(*system) as client:
         _watch(client, run.run_id, timeout_s, as_json=as_json)
 
 
@@ -177,7 +185,7 @@ def list_runs(
     page, now = shaped(RunPage, answer), now_ms()
     rows = [_row(run, now) for run in page.runs]
     # On a small screen whole ids and names matter more than who it was.
-    shown = len(COLUMNS) if output.console().width >= output.ROOMY else len(COLUMNS) - 1
+    shown = len(COLUMNS if output.console().width >= output.ROOMY else NARROW)
     output.put_table(COLUMNS[:shown], [row[:shown] for row in rows], empty="no runs")
     for run in page.runs:
         if run.aside:
@@ -196,6 +204,7 @@ def _row(run: RunSummary, now: int) -> tuple[str, ...]:
         f"{run.jobs - run.open_jobs}/{run.jobs}",
         output.duration((run.finished_at or now) - run.created_at),
         output.duration(now - run.created_at),
+        run.git.short if run.git else "",
         run.submitted_by,
     )
 
@@ -233,6 +242,8 @@ def show(
         output.put(f"a rerun of {found.rerun_of}")
     if found.concurrency_group:
         output.put(f"in the concurrency group {found.concurrency_group}")
+    if found.git:
+        output.put(f"{found.git.ref} of {found.git.repository}, commit {found.git.commit}")
     console.print(jobs_shown(found, width=console.width))
     if job is None:
         job_details.put_tests(found)

@@ -118,6 +118,20 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Git:
+    """The commit that a run's source is."""
+
+    repository: str
+    ref: str
+    commit: str
+
+    @property
+    def short(self) -> str:
+        """Write as much of the commit's id as people use."""
+        return self.commit[:10]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """A run with its jobs."""
 
@@ -130,6 +144,7 @@ class Run:
     rerun_of: str | None = None
     concurrency_group: str | None = None
     waits_for: str | None = None
+    git: Git | None = None
     created_at: int
     started_at: int | None = None
     finished_at: int | None = None
@@ -161,6 +176,7 @@ class RunSummary:
     note: str | None = None
     waits_for: str | None = None
     submitted_by: str = ""
+    git: Git | None = None
     created_at: int
     finished_at: int | None = None
     jobs: int = 0

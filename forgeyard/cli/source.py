@@ -19,22 +19,27 @@ from rich.progress import (
 from forgeyard import archive, selection
 from forgeyard.cli import output
 from forgeyard.cli.client import CHUNK, Client
+from forgeyard.cli.material import Material
 from forgeyard.config import Config
 
 MOST_SKIPPED = 5
 
 
-def upload_source(client: Client, directory: Path, *, config: Config, quiet: bool) -> str:
-    """Pack a directory, upload it if need be, and return its digest; our own data stays here.
+def upload_source(client: Client, material: Material, *, config: Config, quiet: bool) -> str | None:
+    """Pack a source, if there is any, upload it if need be, and return its digest.
+
+    Our own data stays here.
 
     Raises:
         TooLarge: the directory holds more than the limit.
     """
+    if material.directory is None:
+        return None
     with tempfile.TemporaryFile() as file:
         select = partial(_files_but, config.data_dir)
-        packed = archive.pack(directory, file, limit=config.limits.source, select=select)
+        packed = archive.pack(material.directory, file, limit=config.limits.source, select=select)
         if not quiet:
-            _report(directory, packed)
+            _report(material.called, packed)
         if client.has_blob(packed.digest):
             return packed.digest
         file.seek(0)
@@ -53,8 +58,8 @@ def _files_but(data_dir: Path, root: Path) -> list[str]:
     return [name for name in listed if not own or tuple(name.split("/"))[: len(own)] != own]
 
 
-def _report(directory: Path, packed: archive.Packed) -> None:
-    output.say(f"source {directory}: {packed.files} files, {output.size(packed.size)} packed")
+def _report(source: str, packed: archive.Packed) -> None:
+    output.say(f"source {source}: {packed.files} files, {output.size(packed.size)} packed")
     if packed.skipped:
         shown = ", ".join(packed.skipped[:MOST_SKIPPED])
         more = len(packed.skipped) - MOST_SKIPPED

@@ -1,13 +1,12 @@
 """Sends a run file and its source; asking again after a broken connection starts no second run."""
 
 import getpass
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, cast
 
 from forgeyard import clock
 from forgeyard.cli.client import Client
 from forgeyard.cli.following import Patience
+from forgeyard.cli.material import Material
 from forgeyard.cli.options import rng
 from forgeyard.cli.source import upload_source
 from forgeyard.config import Config
@@ -19,19 +18,16 @@ SUBMIT_PATIENCE_S: Final = 10.0
 
 def submit_run(
     client: Client,
-    document: Mapping[str, object],
+    material: Material,
     *,
-    source: Path | None,
     config: Config,
     idempotency_key: str | None,
     quiet: bool,
 ) -> dict[str, object]:
     """Upload the source, submit the document, and return the run as the API shows it."""
-    digest = None
-    if source is not None:
-        digest = upload_source(client, source, config=config, quiet=quiet)
+    digest = upload_source(client, material, config=config, quiet=quiet)
     key = idempotency_key or new_id("key", now=clock.now(), rng=rng())
-    body = {"document": document, "source_digest": digest, "submitted_by": whoami()}
+    body = {"document": material.document, "source_digest": digest, "submitted_by": whoami()}
     patience = Patience(patience_s=SUBMIT_PATIENCE_S)
     answer = patience.ask(lambda: client.post(API_RUNS, body, idempotency_key=key))
     return cast("dict[str, object]", answer)

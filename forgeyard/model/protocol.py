@@ -13,6 +13,7 @@ from annotated_types import Ge, Le, MaxLen
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
 from forgeyard.model.job import FailureClass, JobSpec
+from forgeyard.model.run import GitSource
 from forgeyard.model.runner import RejectReason, ResourcePressure
 from forgeyard.model.units import LARGEST, Millis, Resources
 
@@ -92,6 +93,8 @@ class Offer:
     inputs: tuple[Input, ...]
     ttl: Millis
     grace: Millis
+    git: GitSource | None = None
+    """Where the source came from, if it is a commit's files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

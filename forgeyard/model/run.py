@@ -1,11 +1,32 @@
 """What a run is: jobs that belong together, and the graph between them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forgeyard.errors import InvalidRequirements
 from forgeyard.model.job import JobSpec
 from forgeyard.model.units import Millis
+
+HEAD = "HEAD"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitRef:
+    """A repository and what to take from it, as people write it; `commit`, if given, decides."""
+
+    repository: str = field(repr=False)
+    """May carry credentials, so it goes nowhere but to git."""
+    ref: str = HEAD
+    commit: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GitSource:
+    """The commit whose files are a run's source, and how it was found; carries no credentials."""
+
+    repository: str
+    ref: str
+    commit: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +45,7 @@ class RunSpec:
     jobs: tuple[JobSpec, ...]
     timeout: Millis = Millis(86_400_000)
     concurrency: Concurrency | None = None
+    git: GitRef | None = None
 
 
 def check_graph(jobs: Iterable[JobSpec]) -> None:

@@ -48,6 +48,7 @@ from forgeyard.runfile.schema import (
     StepPart,
     TimeoutsPart,
 )
+from forgeyard.runfile.source import compile_source
 
 MOST_CPU = MilliCpu(4_096_000)
 MOST_BYTES = Bytes(2**50)
@@ -64,6 +65,7 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
         InvalidRunFile: the shape or a value is wrong; `field` is the dotted path.
         InvalidRequirements: the jobs do not form a graph, or ask for what cannot be.
         InvalidQuantity: an amount cannot be read.
+        InvalidRequest: the source names no repository or ref that git may be asked for.
     """
     expansion = expand(document)
     try:
@@ -83,6 +85,8 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
     run = RunSpec(name=run_file.name or fallback_name, jobs=jobs)
     if run_file.timeout is not None:
         run = replace(run, timeout=_duration(run_file.timeout, "timeout"))
+    if run_file.source is not None:
+        run = replace(run, git=compile_source(run_file.source))
     if run_file.concurrency is not None:
         part = run_file.concurrency
         wanted = Concurrency(group=part.group, cancel_in_progress=part.cancel_in_progress)

@@ -9,6 +9,7 @@ from forgeyard.errors import InvalidRunFile, NotFound, Rejected
 from forgeyard.model.run import RunSpec
 from forgeyard.runfile.compile import compile_run
 from forgeyard.runfile.nodes import Mark, Node, read_node
+from forgeyard.runfile.source import written
 
 MAX_SIZE: Final = 2**20
 
@@ -26,14 +27,14 @@ class Loaded:
         return _locate(self.root, self.root.mark, field or "")
 
 
-def load(path: Path) -> Loaded:
-    """Read a run file; nothing is checked but that it is a bounded YAML mapping.
+def load(path: Path, root: Path = Path()) -> Loaded:
+    """Read a run file below `root`; nothing is checked but that it is a bounded YAML mapping.
 
     Raises:
         NotFound: there is no such file.
         InvalidRunFile: with file, and line and column where there are any.
     """
-    return parse(_read(path), file=str(path))
+    return parse(_read(root / path, str(path)), file=str(path))
 
 
 def parse(text: str, *, file: str) -> Loaded:
@@ -60,16 +61,19 @@ def parse(text: str, *, file: str) -> Loaded:
     return Loaded(file=file, document=document, root=root)
 
 
-def load_run(path: Path) -> tuple[RunSpec, Mapping[str, object]]:
-    """Read and check a run file; return the run and the document to submit.
+def load_run(path: Path, root: Path = Path()) -> tuple[RunSpec, Mapping[str, object]]:
+    """Read and check a run file below `root`; return the run and the document to submit.
+
+    The document carries no credentials; complaints name the file as `path` does.
 
     Raises:
         NotFound: there is no such file.
         InvalidRunFile: with file, line, column, field, value and what is allowed.
     """
-    loaded = load(path)
+    loaded = load(path, root)
     run = check(loaded, fallback_name(path))
-    return run, {**loaded.document, "name": run.name}
+    source = {} if run.git is None else {"source": written(run.git)}
+    return run, {**loaded.document, "name": run.name, **source}
 
 
 def check(loaded: Loaded, fallback: str) -> RunSpec:
@@ -103,24 +107,24 @@ def _placed(error: Rejected, file: str, line: int | None, column: int | None) ->
     )
 
 
-def _read(path: Path) -> str:
+def _read(path: Path, file: str) -> str:
     try:
         with path.open("rb") as stream:
             raw = stream.read(MAX_SIZE + 1)
     except FileNotFoundError:
-        raise NotFound(f"there is no file {path}", field="file", value=path) from None
+        raise NotFound(f"there is no file {file}", field="file", value=file) from None
     except IsADirectoryError:
         raise InvalidRunFile(
-            f"{path} is a directory", field="file", value=path, allowed="a YAML file"
+            f"{file} is a directory", field="file", value=file, allowed="a YAML file"
         ) from None
     except (OSError, ValueError) as error:
         said = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidRunFile(f"cannot read {path}: {said}", field="file", value=path) from None
+        raise InvalidRunFile(f"cannot read {file}: {said}", field="file", value=file) from None
     if len(raw) > MAX_SIZE:
         raise InvalidRunFile(
-            "the file is too large", file=str(path), allowed=f"at most {MAX_SIZE} bytes"
+            "the file is too large", file=file, allowed=f"at most {MAX_SIZE} bytes"
         )
-    return _decode(raw, str(path))
+    return _decode(raw, file)
 
 
 def _decode(raw: bytes, file: str) -> str:

@@ -50,6 +50,7 @@ VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 AXIS: Final = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 WORD: Final = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"
 TEXT: Final = r"^[^\x00]*$"
+COMMIT: Final = r"^([0-9a-f]{40}|[0-9a-f]{64})$"
 SAID: Final = {
     NAME: "letters, digits, `_`, `.` and `-`, beginning with a letter or digit, at most 64",
     TOOL_NAME: "letters, digits, `_`, `.`, `+` and `-`, at most 64",
@@ -58,6 +59,7 @@ SAID: Final = {
     AXIS: "letters, digits, `_` and `-`, beginning with a letter or `_`, at most 64",
     WORD: "1 to 128 printable characters on one line",
     TEXT: "text without NUL characters",
+    COMMIT: "a full commit id: 40 or 64 digits of 0-9a-f",
 }
 """Each pattern in words, for error messages."""
 
@@ -72,6 +74,7 @@ ToolName = Annotated[str, StringConstraints(pattern=TOOL_NAME)]
 Title = Annotated[str, StringConstraints(pattern=TITLE)]
 Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 Word = Annotated[str, StringConstraints(pattern=WORD)]
+Commit = Annotated[str, StringConstraints(pattern=COMMIT)]
 Script = Annotated[str, StringConstraints(pattern=TEXT, min_length=1, max_length=MAX_SCRIPT)]
 Value = Annotated[str, StringConstraints(pattern=TEXT, max_length=MAX_ENV_VALUE)]
 OutputPath = Annotated[str, StringConstraints(pattern=WORD, max_length=128)]
@@ -321,18 +324,32 @@ class ConcurrencyPart(Part):
     )
 
 
+class SourcePart(Part):
+    """The commit whose files every job gets, instead of those of a local directory."""
+
+    git: str = Field(description="https, http, ssh, git or file URL, user@host:path, or /path.")
+    ref: str | None = Field(
+        default=None, description="Branch, tag or full commit id; default HEAD."
+    )
+    commit: Commit | None = Field(
+        default=None, description="What the ref stands for; `run submit` writes it."
+    )
+
+
 class RunFile(Part):
     """A Forgeyard run: jobs that belong together."""
 
     name: Title | None = Field(default=None, description="Default: the name of the file.")
     timeout: Quantity | None = Field(default=None, description="How long the whole run may take.")
     concurrency: ConcurrencyPart | None = None
+    source: SourcePart | None = None
     jobs: dict[Name, JobPart] = Field(min_length=1, max_length=MAX_JOBS)
 
 
 PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     ((), RunFile),
     (("concurrency",), ConcurrencyPart),
+    (("source",), SourcePart),
     (("jobs", "*"), JobPart),
     (("jobs", "*", "strategy"), StrategyPart),
     (("jobs", "*", "strategy", "matrix"), MatrixPart),

@@ -11,6 +11,9 @@ name: "{name}"
 # The whole run may take this long (default 24h).
 timeout: 2h
 
+# Jobs get the directory that is submitted, or else the files of a commit:
+# source: {{git: https://example.org/app.git, ref: main}}
+
 jobs:
   # Every job starts in an empty directory with a fresh copy of the source.
   check:

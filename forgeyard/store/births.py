@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.ids import new_id
 from forgeyard.model.job import JobSpec
-from forgeyard.model.run import RunSpec
+from forgeyard.model.run import GitSource, RunSpec
 from forgeyard.model.transitions import JobState, RunState
 from forgeyard.store import changes, codec, jobs, tables
 from forgeyard.store.changes import JOB, RUN, DeadlineKind
@@ -33,6 +33,7 @@ class Birth:
     source_digest: str | None
     submitted_by: str
     partition: str
+    git: GitSource | None = None
     rerun_of: str | None = None
     reused: Mapping[str, str] = field(default_factory=dict[str, str])
     held: bool = False
@@ -83,6 +84,7 @@ def _run_row(birth: Birth, rows: list[dict[str, object]], *, now: int) -> dict[s
         "tenant_id": TENANT,
         "document": birth.document,
         "source_digest": birth.source_digest,
+        "git": None if birth.git is None else codec.encode(birth.git),
         "rerun_of": birth.rerun_of,
         "submitted_by": birth.submitted_by,
         "concurrency_group": None if group is None else group.group,

@@ -43,6 +43,7 @@ _OFFERED = (
         _runs.c.run_id,
         _runs.c.name.label("run_name"),
         _runs.c.source_digest,
+        _runs.c.git,
     )
     .join(_attempts, _attempts.c.attempt_id == _leases.c.attempt_id)
     .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
@@ -184,4 +185,5 @@ def _offer(row: Row, spec: JobSpec, inputs: tuple[Input, ...], policy: LeasePoli
         inputs=inputs,
         ttl=Millis(min(row["left"], policy.offer_ttl)),
         grace=Millis(row["grace_ms"]),
+        git=specs.git(row),
     )

@@ -11,14 +11,14 @@ import sqlalchemy as sa
 from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
 from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy
-from forgeyard.model.run import Concurrency, RunSpec, check_graph
+from forgeyard.model.run import Concurrency, GitSource, RunSpec, check_graph
 from forgeyard.model.transitions import (
     FINAL_JOB_STATES,
     FINAL_RUN_STATES,
     JobState,
     RunState,
 )
-from forgeyard.store import changes, codec, groups, jobs, tables
+from forgeyard.store import changes, codec, groups, jobs, specs, tables
 from forgeyard.store.births import Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -37,6 +37,8 @@ class Submission:
     partition: str
     idempotency_key: str | None
     body_digest: str
+    git: GitSource | None = None
+    """The commit that the source's files are, as the submitter says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,7 @@ def submit(
         spec=submission.spec,
         document=submission.document,
         source_digest=submission.source_digest,
+        git=submission.git,
         submitted_by=submission.submitted_by,
         partition=submission.partition,
     )
@@ -117,17 +120,18 @@ def rerun_failed(
         raise Conflict(f"no job of run {run['name']} failed", field="run_id", value=run_id)
     now = database_now(connection)
     _use_source(connection, run["source_digest"], now=now)
-    specs = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
+    wanted = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
     birth = Birth(
         run_id=draw_id("run", now=now, rng=rng),
         spec=RunSpec(
             name=run["name"],
-            jobs=specs,
+            jobs=wanted,
             timeout=run["timeout_ms"],
             concurrency=_concurrency(run),
         ),
         document=run["document"],
         source_digest=run["source_digest"],
+        git=specs.git(run),
         submitted_by=actor,
         partition=run["partition"],
         rerun_of=run_id,

@@ -7,6 +7,7 @@ error as soon as it would wait for a runner.
 
 from forgeyard.errors import Corrupt
 from forgeyard.model.job import FailureClass, JobSpec, RetryPolicy, Timeouts
+from forgeyard.model.run import GitSource
 from forgeyard.store import codec
 from forgeyard.store.changes import Row
 
@@ -18,6 +19,14 @@ def find(job: Row) -> JobSpec | None:
     """Read a job's specification, or return None if it is damaged."""
     try:
         return codec.decode(JobSpec, job["spec"])
+    except Corrupt:
+        return None
+
+
+def git(run: Row) -> GitSource | None:
+    """Tell which commit a run's source is, if it is one; a damaged record tells nothing."""
+    try:
+        return codec.decode(GitSource, run["git"]) if run["git"] else None
     except Corrupt:
         return None
 

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
 from forgeyard.model.protocol import StepResult, TestCounts
+from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 from forgeyard.model.units import LARGEST, Millis
 from forgeyard.store import artifacts, codec, specs, tables, waiting
@@ -115,6 +116,7 @@ class RunView:
     note: str | None
     submitted_by: str
     source_digest: str | None
+    git: GitSource | None
     rerun_of: str | None
     concurrency_group: str | None
     waits_for: str | None
@@ -138,6 +140,7 @@ class RunSummary:
     note: str | None
     waits_for: str | None
     submitted_by: str
+    git: GitSource | None
     rerun_of: str | None
     created_at: int
     started_at: int | None
@@ -210,13 +213,8 @@ def _no_run(run_id: str) -> NotFound:
 def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
     """Show a run with its jobs and their attempts; the same number of queries for any size."""
     run_id = run_id_of(connection, run_id_or_prefix)
-    row = (
-        connection.execute(
-            sa.select(tables.runs, _waits_for()).where(tables.runs.c.run_id == run_id)
-        )
-        .mappings()
-        .one()
-    )
+    query = sa.select(tables.runs, _waits_for()).where(tables.runs.c.run_id == run_id)
+    row = dict(connection.execute(query).mappings().one())
     jobs = _jobs(connection, run_id)
     surroundings = Surroundings(
         now=database_now(connection),
@@ -224,12 +222,13 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
         needs=_needs(connection, run_id),
         attempts=_attempts(connection, run_id),
         retries=_retries(connection, run_id),
-        held=_held(dict(row)),
+        held=_held(row),
     )
     outputs = _outputs(artifacts.of_run(connection, run_id))
     shown = tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs)
     return RunView(
         run_id=run_id,
+        git=specs.git(row),
         **{
             name: row[name]
             for name in (
@@ -393,10 +392,13 @@ def list_runs(
         query = query.where(runs.c.state == RunState(state).value)
     query = query.order_by(runs.c.created_at.desc(), runs.c.run_id.desc()).limit(limit + 1)
     rows = [dict(row) for row in connection.execute(query).mappings()]
-    shown = tuple(
-        RunSummary(**{name: row[name] for name in RunSummary.__slots__}) for row in rows[:limit]
-    )
+    shown = tuple(_summary(row) for row in rows[:limit])
     return RunPage(runs=shown, next=shown[-1].run_id if len(rows) > limit else None)
+
+
+def _summary(row: Row) -> RunSummary:
+    plain = (name for name in RunSummary.__slots__ if name != "git")
+    return RunSummary(git=specs.git(row), **{name: row[name] for name in plain})
 
 
 def _position(connection: sa.Connection, run_id: str) -> sa.Tuple:

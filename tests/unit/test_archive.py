@@ -147,6 +147,17 @@ def test_a_checkout_is_what_git_would_track(source: Path) -> None:
         assert tar.getnames() == [".gitignore", "build.sh", "latest", "src/main.py"]
 
 
+def test_a_git_hook_that_packs_another_checkout_gets_that_ones_files(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["git", "init", "-q", source], check=True)
+    before = packed(source)
+    subprocess.run(["git", "init", "-q", tmp_path / "hooked"], check=True)
+    (tmp_path / "hooked/.git/info/exclude").write_text("build.sh\n")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "hooked/.git"))
+    assert packed(source) == before
+
+
 def test_a_checkout_that_git_cannot_read_is_refused_whole(source: Path) -> None:
     subprocess.run(["git", "init", "-q", source], check=True)
     (source / ".gitignore").write_text(".env\n")

@@ -16,12 +16,13 @@ from forgeyard.agent.masking import Masker
 from forgeyard.agent.process import GroupId
 from forgeyard.agent.steps import Bench, StepRun, environment, run_step
 from forgeyard.agent.usage import Meter, Sampler
-from forgeyard.agent.workspace import Folders
+from forgeyard.agent.workspace import Folders, folders_of
 from forgeyard.model.job import Step
+from forgeyard.model.run import GitSource
 from forgeyard.model.units import Millis
 from tests.builders import a_job_spec
 from tests.integration.agent.scripts import PATH, eventually, is_alive, number_in
-from tests.unit.agent.deals import LEASE_ID, Watch, a_held_lease
+from tests.unit.agent.deals import LEASE_ID, Watch, a_held_lease, an_offer
 
 pytestmark = pytest.mark.integration
 
@@ -321,3 +322,11 @@ async def test_a_script_that_cannot_be_started_is_a_problem_not_a_crash(tmp_path
         run = await yard.run(f": {'x' * 2**18}")
     assert run.result.exit_code is None
     assert "too long" in run.problem
+
+
+def test_a_job_of_a_commit_is_told_which_one(tmp_path: Path) -> None:
+    git = GitSource(repository="https://example.org/app.git", ref="main", commit="a" * 40)
+    offer = an_offer(git=git, spec=a_job_spec(env={"A": "1"}))
+    env = environment(offer, folders_of(tmp_path, offer.lease_id), passed={}, path=PATH, secrets={})
+    told = tuple(env[f"FORGEYARD_{name}"] for name in ("REPOSITORY", "REF", "COMMIT"))
+    assert told == (git.repository, git.ref, git.commit)

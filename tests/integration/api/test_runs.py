@@ -106,6 +106,55 @@ async def test_a_bad_document_names_the_field_and_stores_nothing(
     assert sqlite_house.count(tables.jobs) == 0
 
 
+GIT = {"git": "https://example.org/app.git", "ref": "main", "commit": "a" * 40}
+
+
+@pytest.mark.requirement("RUN-008")
+async def test_a_commit_is_kept_with_the_files_uploaded_for_it(house: House) -> None:
+    content = b"source"
+    digest = digest_of(content)
+    await house.people.put(f"/v1/blobs/{digest}", content=content)
+    run = await house.submit({**a_document(), "source": GIT}, source_digest=digest)
+    kept = {"repository": GIT["git"], "ref": "main", "commit": GIT["commit"]}
+    assert run["git"] == kept
+    (listed,) = (await house.people.get("/v1/runs")).json()["runs"]
+    assert listed["git"] == kept
+    session = await house.register()
+    assert house.schedule() == 1
+    (offer,) = (await house.poll(session))["offers"]
+    assert offer["git"] == kept
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"commit": None}, "source.commit"),
+        ({}, "source_digest"),
+        ({"commit": "abc"}, "source.commit"),
+        ({"git": "https://ann:hunter2@example.org/a"}, "source_digest"),
+    ],
+)
+async def test_a_repository_alone_is_no_source_for_the_server(
+    sqlite_house: House, changed: dict[str, str | None], field: str
+) -> None:
+    """It fetches nothing: the commit must be named, and its files uploaded."""
+    source = {name: value for name, value in {**GIT, **changed}.items() if value}
+    document = {**a_document(), "source": source}
+    answer = await sqlite_house.people.post("/v1/runs", json={"document": document})
+    assert answer.status_code == 422
+    assert answer.json()["field"] == field
+    assert sqlite_house.count(tables.runs) == 0
+
+
+async def test_credentials_in_a_url_are_refused_and_not_repeated(sqlite_house: House) -> None:
+    source = {**GIT, "git": "https://ann:hunter2@example.org/a"}
+    body = {"document": {**a_document(), "source": source}, "source_digest": digest_of(b"x")}
+    answer = await sqlite_house.people.post("/v1/runs", json=body)
+    assert (answer.status_code, answer.json()["field"]) == (422, "source.git")
+    assert "hunter2" not in answer.text
+    assert sqlite_house.count(tables.runs) == 0
+
+
 async def test_a_source_must_have_been_uploaded(sqlite_house: House) -> None:
     digest = digest_of(b"source")
     body = {"document": a_document(), "source_digest": digest}

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.cli.house import House
+from tests.repositories import Repository, use_own_git
 
 pytestmark = pytest.mark.integration
 
@@ -85,6 +86,21 @@ def test_an_upload_shows_how_far_it_is_to_a_person_only(house: House) -> None:
     said = house.run("run", "submit", "ci.yaml")
     assert "uploading" not in said.out + said.err
     assert "\x1b" not in said.out + said.err
+
+
+def test_a_fetch_shows_how_far_it_is_to_a_person_only(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_own_git(tmp_path, monkeypatch)
+    app = Repository.new(tmp_path / "app")
+    app.commit({"forgeyard.yaml": ONE})
+    command = ("run", "submit", "--git", app.url)
+    code, printed = on_a_terminal(*command, until=lambda _: False, then=bool)
+    assert code == 0, printed
+    assert "objects: 100%" in printed
+    said = house.run(*command)
+    assert "objects" not in said.out + said.err
+    assert f"fetching HEAD of {app.url}" in said.err
 
 
 def test_an_interrupted_watch_is_130_and_the_run_goes_on(house: House) -> None:

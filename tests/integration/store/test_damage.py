@@ -152,3 +152,14 @@ def test_a_damaged_state_or_an_unknown_kind_does_not_stop_the_sweep(desk: Desk) 
     assert desk.sweep().alert == ""  # put off, so that many of them never fill every sweep
     assert desk.deadlines(lease.run_id) == {"run"}
     assert desk.deadlines(broken) == {"of tomorrow"}
+
+
+@pytest.mark.parametrize("text", ["{", '{"ref": 1}', "[" * 10_000])
+def test_a_damaged_commit_hides_neither_the_run_nor_its_offer(desk: Desk, text: str) -> None:
+    lease = desk.offered(a_job_spec("sound"))
+    desk.overwrite(tables.runs, lease.run_id, git=text)
+    (offer,) = desk.assignments(lease.session_id)[lease.session_id].offers
+    assert (offer.lease_id, offer.git) == (lease.lease_id, None)
+    with read(desk.engine) as connection:
+        assert views.run(connection, lease.run_id).git is None
+        assert len(views.list_runs(connection, limit=1).runs) == 1

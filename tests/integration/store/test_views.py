@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
 from forgeyard.model.job import Condition, FailureClass, OutputSpec, Priority, RetryPolicy
 from forgeyard.model.protocol import Outcome, Phase, StepResult, Usage
+from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import JobState, RunState
 from forgeyard.model.units import GIB, Bytes, Millis
 from forgeyard.store import artifacts, blobs, changes, codec, runs, tables, views
@@ -287,3 +288,13 @@ def test_rerunning_shows_where_a_success_came_from(desk: Desk) -> None:
     assert view.rerun_of == run_id
     assert view.jobs[0].reused_from == show(desk, run_id).jobs[0].job_id
     assert view.jobs[1].reused_from is None
+
+
+def test_a_rerun_works_on_the_same_commit(desk: Desk) -> None:
+    git = GitSource(repository="https://example.org/app.git", ref="main", commit="a" * 40)
+    run_id = desk.submit(a_job_spec("a"), git=git)
+    desk.change(end_job, run_id, "a", JobState.FAILED)
+    again = desk.change(runs.rerun_failed, run_id, actor="tester", rng=RNG).run_id
+    assert show(desk, again).git == git
+    with read(desk.engine) as connection:
+        assert {one.git for one in views.list_runs(connection, limit=9).runs} == {git}

@@ -1,0 +1,248 @@
+"""Three runners elsewhere work on one run, and one of them leaves in the middle of it."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from activities import contracts
+from forgeyard.api import serve as api
+from forgeyard.config import ApiConfig, Config, StoreConfig, TemporalConfig
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
+from forgeyard.model.units import Millis
+from forgeyard.store.blobs import FileBlobStore
+from forgeyard.store.engine import open_engine
+from tests.acceptance.conftest import Forgeyard
+from tests.integration.temporal.server import Server
+from worker import main as worker
+from worker.wiring import Parts, connect, register_search_attributes
+
+pytestmark = pytest.mark.integration
+
+HOSTS = ("one", "two", "three")
+JOBS = 12
+SECONDS = 2
+UI = "http://127.0.0.1:1"
+QUICK = SchedulingPolicy(
+    lease=LeasePolicy(
+        offer_ttl=Millis(8_000),
+        execution_ttl=Millis(8_000),
+        renew_every=Millis(2_000),
+        connectivity_grace=Millis(2_000),
+        longest_back_off=Millis(1_000),
+        deadline_slack=Millis(2_000),
+        settle_within=Millis(1_000),
+        session_silence=Millis(8_000),
+    ),
+    sweep=SweepPolicy(period=Millis(500), outbox_age=Millis(1_000)),
+)
+"""Deadlines short enough to wait for; the shipped ones are a minute."""
+
+
+def a_run() -> str:
+    """Write twelve jobs that each leave something, and one that needs all of it."""
+    small = {"resources": {"cpu": "50m", "memory": "16Mi", "disk": "16Mi"}}
+    parts = {
+        f"part-{n}": {
+            **small,
+            "steps": [{"run": f"sleep {SECONDS}; echo {n} > part-{n}.txt"}],
+            "outputs": {"part": f"part-{n}.txt"},
+            "retry": {"delay": "0s"},
+        }
+        for n in range(JOBS)
+    }
+    count = {"run": f'test "$(cat part-*.txt | sort -n | uniq | wc -l)" -eq {JOBS}'}
+    return json.dumps({"jobs": {**parts, "sum": {**small, "needs": [*parts], "steps": [count]}}})
+
+
+def _ip(*words: str) -> str:
+    return subprocess.run(("ip", *words), check=True, capture_output=True, text=True).stdout
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A network of its own, joined to ours by a cable."""
+
+    name: str
+    number: int
+
+    @property
+    def namespace(self) -> str:
+        return f"fy{os.getpid() % 10_000}n{self.number}"
+
+    @property
+    def here(self) -> str:
+        """Give our end of the cable; every host reaches the first one's."""
+        return f"10.213.78.{4 * self.number + 1}"
+
+    def make(self) -> None:
+        ours, theirs, far = f"{self.namespace}a", f"{self.namespace}b", self.namespace
+        _ip("netns", "add", far)
+        _ip("link", "add", ours, "type", "veth", "peer", "name", theirs)
+        _ip("link", "set", theirs, "netns", far)
+        _ip("addr", "add", f"{self.here}/30", "dev", ours)
+        _ip("link", "set", ours, "up")
+        _ip("-n", far, "addr", "add", f"10.213.78.{4 * self.number + 2}/30", "dev", theirs)
+        _ip("-n", far, "link", "set", theirs, "up")
+        _ip("-n", far, "route", "add", "default", "via", self.here)
+
+    def processes(self) -> list[int]:
+        return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
+
+    def crash(self) -> None:
+        """End everything there at once, as a power cut would."""
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+
+    def agent(self, home: Path, url: str, token: str) -> subprocess.Popen[bytes]:
+        """Start an agent that knows nothing but URL and token."""
+        home.mkdir()
+        command = (
+            *("ip", "netns", "exec", self.namespace, sys.executable, "-m", "forgeyard.cli.main"),
+            *("agent", "--join", url, "--token", token, "--name", self.name, "--jobs", "2"),
+            *("--work-dir", str(home / "work")),
+        )
+        with (home / "agent.log").open("wb") as log:
+            return subprocess.Popen(
+                command, cwd=home, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log
+            )
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    """Make three network namespaces."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        pytest.skip("making other hosts takes root and ip")
+    made = [Host(name=name, number=number) for number, name in enumerate(HOSTS)]
+    try:
+        for host in made:
+            try:
+                host.make()
+            except subprocess.CalledProcessError as error:
+                pytest.skip(f"this system makes no network namespaces: {error.stderr}")
+        yield made
+    finally:
+        for host in made:
+            subprocess.run(("ip", "netns", "del", host.namespace), check=False, capture_output=True)
+
+
+@pytest.fixture
+def temporal() -> Iterator[Server]:
+    """Run a Temporal server in memory."""
+    server = Server()
+    server.start()
+    yield server
+    server.kill()
+
+
+@asynccontextmanager
+async def a_system(
+    folder: Path, *, database: str, temporal: Server, host: str
+) -> AsyncIterator[tuple[Forgeyard, str]]:
+    """Run API and worker under quick deadlines; give a command line and the agents' URL."""
+    config = Config(
+        data_dir=folder / "data",
+        store=StoreConfig(url=database),
+        api=ApiConfig(port=0, agent_host=host, agent_port=0),
+        temporal=TemporalConfig(address=temporal.address),
+    )
+    config.data_dir.mkdir(mode=0o700)
+    client = await connect(config.temporal)
+    await register_search_attributes(client)
+    engine = open_engine(database, config.store)
+    parts = Parts(
+        engine=engine,
+        policy=QUICK,
+        blobs=FileBlobStore(config.blob_dir()),
+        task_queue=contracts.TASK_QUEUE,
+        upkeep_check_s=0.5,
+    )
+    stop, heard = asyncio.Event(), asyncio.Queue[api.Listening]()
+    running = [
+        asyncio.create_task(
+            api.serve(config, stop, client=client, policy=QUICK, listening=heard.put_nowait)
+        ),
+        asyncio.create_task(worker.serve(client, config.partition, parts, stop)),
+    ]
+    try:
+        urls = await asyncio.wait_for(heard.get(), 20)
+        known = {"api_url": urls.api_url, "agent_url": urls.agent_url, "ui_url": UI}
+        (config.data_dir / "endpoints.json").write_text(json.dumps(known))
+        yield Forgeyard(home=folder), urls.agent_url
+    finally:
+        stop.set()
+        await asyncio.gather(*running)
+        engine.dispose()
+
+
+async def _until_placed(yard: Forgeyard, run_id: str, runner: str) -> None:
+    """Wait until a job runs there."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        shown = (await asyncio.to_thread(yard.type, "run", "show", run_id, "--json")).ok().json()
+        for job in shown["jobs"]:
+            if any(a["runner"] == runner and a["state"] == "running" for a in job["attempts"]):
+                return
+        await asyncio.sleep(0.2)
+    raise AssertionError(f"nothing runs on {runner}")
+
+
+@pytest.mark.parametrize("leaves", ["crashed", "drained"])
+async def test_a_run_outlives_a_runner_that_leaves(
+    leaves: str,
+    hosts: list[Host],
+    temporal: Server,
+    postgresql_url: str,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    system = a_system(tmp_path, database=postgresql_url, temporal=temporal, host=hosts[0].here)
+    async with system as (yard, url):
+        token = (tmp_path / "data" / "token").read_text().strip()
+        agents = [host.agent(tmp_path / host.name, url, token) for host in hosts]
+        try:
+            (tmp_path / "run.yaml").write_text(a_run())
+            submitted = ("run", "submit", "run.yaml", "--no-source", "--json")
+            run_id = (await asyncio.to_thread(yard.type, *submitted)).ok().json()["run_id"]
+            await _until_placed(yard, run_id, "two")
+            left_at = time.time() * 1000
+            if leaves == "crashed":
+                hosts[1].crash()
+            else:
+                agents[1].send_signal(signal.SIGTERM)
+            watched = ("run", "watch", run_id, "--timeout", "60s", "--json")
+            run = (await asyncio.to_thread(yard.type, *watched)).ok().json()
+            runners = (await asyncio.to_thread(yard.type, "runner", "list", "--json")).ok().json()
+        finally:
+            for agent in agents:
+                agent.terminate()
+            ends = await asyncio.gather(*(asyncio.to_thread(agent.wait, 30) for agent in agents))
+    assert run["state"] == "succeeded"
+    attempts = [attempt for job in run["jobs"] for attempt in job["attempts"]]
+    lost = [attempt for attempt in attempts if attempt["state"] == "lost"]
+    again = [attempt for attempt in attempts if attempt["number"] > 1]
+    states = {runner["name"]: runner["state"] for runner in runners}
+    assert states == {"one": "online", "two": "offline", "three": "online"}
+    assert {attempt["runner"] for attempt in attempts} == set(HOSTS)
+    assert {len(job["outputs"]) for job in run["jobs"][:JOBS]} == {1}
+    record_property("attempts lost", len(lost))
+    if leaves == "drained":
+        assert (lost, again, ends) == ([], [], [0, 0, 0])
+        return
+    assert lost
+    assert {attempt["runner"] for attempt in lost} == {"two"}
+    assert {attempt["failure_class"] for attempt in lost} == {"runner_lost"}
+    assert len(again) == len(lost)
+    assert {attempt["runner"] for attempt in again} <= {"one", "three"}
+    waited = max(attempt["started_at"] for attempt in again) - left_at
+    record_property("seconds until the last of them ran again", round(waited / 1000, 1))
