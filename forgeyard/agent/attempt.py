@@ -10,7 +10,7 @@ from pathlib import Path
 from forgeyard.agent import counting, ending
 from forgeyard.agent.caches import Caches
 from forgeyard.agent.ending import Ending
-from forgeyard.agent.lease import Interrupted, StopReason
+from forgeyard.agent.lease import Interrupted
 from forgeyard.agent.reports import Reports
 from forgeyard.agent.steps import Bench, run_step
 from forgeyard.agent.transfer import Transfers
@@ -130,9 +130,10 @@ class Attempt:
             until = self._held.clock() + COUNT_WITHIN_S
             self.tests, notes = await self._held.watch(work, until=until)
         except Interrupted as stop:
-            if stop.reason is not StopReason.TIMED_OUT:
+            if stop.reason.is_fenced:
                 raise
-            notes = ("took too long to read",)
+            # How the steps ended stands; whoever asked to stop is heard by the next phase.
+            notes = (f"not read to the end: {stop.reason.value}",)
         except OSError as error:
             notes = (f"cannot be read: {error}",)
         for note in notes:

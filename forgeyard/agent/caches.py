@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from forgeyard.agent import ending
 from forgeyard.agent.cachekey import cache_key, key_files
 from forgeyard.agent.ending import Ending
-from forgeyard.agent.lease import Interrupted, StopReason
+from forgeyard.agent.lease import Interrupted
 from forgeyard.agent.reports import Reports
 from forgeyard.agent.steps import Bench
 from forgeyard.agent.transfer import Transfers
@@ -120,8 +120,11 @@ class Caches:
     ) -> None:
         """Do it, and say what came of it.
 
+        Whoever asks to stop ends this only: a job that waits for a cache hears of it next, and one
+        that has done everything else has succeeded.
+
         Raises:
-            Interrupted: the attempt ends; not if only the time for this cache is over.
+            Interrupted: the attempt may be another's by now.
         """
         try:
             said = await work
@@ -130,9 +133,9 @@ class Caches:
         except OSError as error:
             said = f"{failed}, {error}"
         except Interrupted as stop:
-            if stop.reason is not StopReason.TIMED_OUT:
+            if stop.reason.is_fenced:
                 raise
-            said = f"{failed}, it took too long"
+            said = f"{failed}, {stop.reason.value.replace('_', ' ')}"
         await self._logs.note(f"cache {spec.name}: {said}")
 
 

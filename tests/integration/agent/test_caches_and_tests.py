@@ -14,7 +14,7 @@ from forgeyard.store import codec, tables
 from forgeyard.store.changes import Row
 from tests.builders import a_job_spec
 from tests.integration.agent.control import Control, a_control
-from tests.integration.agent.scripts import number_in
+from tests.integration.agent.scripts import eventually, number_in
 from tests.integration.agent.test_agent_end_to_end import a_source, an_agent
 
 pytestmark = pytest.mark.integration
@@ -206,8 +206,41 @@ async def test_a_cache_that_takes_too_long_is_given_up_and_the_job_goes_on(
         attempt = await ran(control, tmp_path, job)
         control.network.release()
     assert attempt["state"] == "succeeded", attempt["message"]
-    assert "cache pip: miss, it took too long\n" in attempt["log"]
-    assert "cache pip: not saved, it took too long\n" in attempt["log"]
+    assert "cache pip: miss, timed out\n" in attempt["log"]
+    assert "cache pip: not saved, timed out\n" in attempt["log"]
+
+
+async def test_an_agent_that_is_stopped_while_it_saves_a_cache_still_reports_the_success(
+    control: Control, tmp_path: Path
+) -> None:
+    ready, go = tmp_path / "ready", tmp_path / "go"
+    wait = f"{FILL}; echo $$ > {ready}; while [ ! -e {go} ]; do sleep 0.02; done"
+    run_id = control.submit(a_job(wait), source=a_source(tmp_path))
+    async with an_agent(control):
+        await control.until_running(run_id)
+        await number_in(ready)
+        asked = control.network.seen["caches"]
+        control.network.hold("caches")
+        go.touch()
+        await eventually(lambda: control.network.seen["caches"] > asked)
+    control.network.release()
+    (attempt,) = control.attempts(run_id)
+    assert attempt["state"] == "succeeded", attempt["message"]
+    assert "cache pip: not saved, shutdown\n" in control.log(attempt["attempt_id"])
+
+
+async def test_a_job_that_is_cancelled_while_it_waits_for_a_cache_is_cancelled(
+    control: Control, tmp_path: Path
+) -> None:
+    run_id = control.submit(a_job(f"touch {tmp_path}/ran"), source=a_source(tmp_path))
+    async with an_agent(control):
+        control.network.hold("caches")
+        control.schedule()
+        await eventually(lambda: control.network.seen["caches"] == 1)
+        control.cancel(run_id)
+        assert (await control.follow(run_id))["state"] == "cancelled"
+        control.network.release()
+    assert not (tmp_path / "ran").exists()
 
 
 def counted_in(attempt: Row) -> protocol.TestCounts:
