@@ -91,8 +91,7 @@ entries = st.lists(
 strategies = part(
     {
         "matrix": part(
-            {},
-            os=st.lists(matrix_values, min_size=1, max_size=3, unique_by=str),
+            {"os": st.lists(matrix_values, min_size=1, max_size=3, unique_by=str)},
             db=st.lists(matrix_values, min_size=1, max_size=2, unique_by=str),
             include=entries,
         )
