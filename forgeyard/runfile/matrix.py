@@ -33,6 +33,8 @@ from forgeyard.runfile.schema import (
 MAX_EXPANDED: Final = 2**24
 """Characters of all cells together, each value counting for a few more."""
 VALUE_WEIGHT: Final = 64
+MAX_COMPARISONS: Final = 500_000
+"""Combinations times entries of `include` and `exclude`, in all matrices of a run."""
 MAX_DEPTH: Final = 20
 STRATEGY: Final = "strategy"
 _LONGEST_NAME = 64
@@ -89,10 +91,10 @@ def expand(document: object) -> Expansion:
         return Expansion(document=whole, cells={})
     named = cast("Mapping[str, object]", jobs)
     _refuse_placeholders({key: part for key, part in whole.items() if key != "jobs"}, ())
-    matrices = {name: found for name, job in named.items() if (found := _matrix(name, job))}
+    budget = _Budget()
+    matrices = {n: found for n, job in named.items() if (found := _matrix(n, job, budget))}
     _check_names(named, matrices)
     expanded: dict[str, object] = {}
-    budget = _Budget()
     for name, job in named.items():
         if name in matrices:
             expanded |= _cells(name, matrices[name], budget)
@@ -103,7 +105,7 @@ def expand(document: object) -> Expansion:
     return Expansion(document={**whole, "jobs": expanded}, cells=cells)
 
 
-def _matrix(name: str, job: object) -> _Matrix | None:
+def _matrix(name: str, job: object, budget: "_Budget") -> _Matrix | None:
     """Read the strategy of a job, if it has one."""
     if not isinstance(job, Mapping) or STRATEGY not in job:
         return None
@@ -115,7 +117,8 @@ def _matrix(name: str, job: object) -> _Matrix | None:
         strategy = StrategyPart.model_validate(parts[STRATEGY])
     except ValidationError as error:
         raise complain(error, at=at) from None
-    found = cells(strategy.matrix, (*at, "matrix"))
+    found = _cells_of(strategy.matrix, (*at, "matrix"), budget)
+    budget.add(len(found), (*at, "matrix"))
     return _Matrix(
         job={key: part for key, part in parts.items() if key != STRATEGY},
         cells={
@@ -125,24 +128,21 @@ def _matrix(name: str, job: object) -> _Matrix | None:
                 fail_fast=strategy.fail_fast,
                 max_parallel=strategy.max_parallel,
             )
-            for cell_name, values in _named(name, found, list(axes_of(strategy.matrix))).items()
+            for cell_name, values in _named(name, found, list(_axes_of(strategy.matrix))).items()
         },
     )
 
 
-def axes_of(matrix: MatrixPart) -> Mapping[str, Sequence[str]]:
+def _axes_of(matrix: MatrixPart) -> Mapping[str, Sequence[str]]:
     """Read the axes in the order in which they are written."""
     return cast("Mapping[str, Sequence[str]]", matrix.__pydantic_extra__)
 
 
-def cells(matrix: MatrixPart, at: Path) -> list[Values]:
-    """List the cells of a matrix: combinations in the order written, then what was included.
-
-    Raises:
-        InvalidRunFile: there are none or too many, or an entry fits nothing.
-    """
-    axes = axes_of(matrix)
-    _check_axes(axes, at)
+def _cells_of(matrix: MatrixPart, at: Path, budget: "_Budget") -> list[Values]:
+    """List the cells of a matrix: combinations in the order written, then what was included."""
+    axes = _axes_of(matrix)
+    entries = len(matrix.exclude) + len(matrix.include)
+    budget.compare(_check_axes(axes, at) * (1 + entries), at)
     combined = [
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     ]
@@ -158,7 +158,8 @@ def cells(matrix: MatrixPart, at: Path) -> list[Values]:
     return found
 
 
-def _check_axes(axes: Mapping[str, Sequence[str]], at: Path) -> None:
+def _check_axes(axes: Mapping[str, Sequence[str]], at: Path) -> int:
+    """Refuse too many axes, values that come twice and too many combinations; count these."""
     if len(axes) > MAX_AXES:
         raise _wrong(at, f"has {len(axes)} axes", value=len(axes), allowed=f"at most {MAX_AXES}")
     combinations = 1
@@ -173,6 +174,7 @@ def _check_axes(axes: Mapping[str, Sequence[str]], at: Path) -> None:
     if combinations > most:
         problem = f"has {combinations} combinations"
         raise _wrong(at, problem, value=combinations, allowed=f"at most {most} before `exclude`")
+    return combinations
 
 
 def _without(
@@ -235,14 +237,10 @@ def _digested(name: str, values: Values) -> str:
 
 
 def _check_names(jobs: Collection[str], matrices: Mapping[str, _Matrix]) -> None:
-    """Refuse cells that are called like another job, and more jobs than a run may have."""
+    """Refuse cells that are called like another job."""
     taken = set(jobs)
-    count = len(jobs) - len(matrices)
     for of, matrix in matrices.items():
-        count += len(matrix.cells)
         at: Path = ("jobs", of, STRATEGY, "matrix")
-        if count > MAX_JOBS:
-            raise _wrong(at, "the run has too many jobs", allowed=f"at most {MAX_JOBS} jobs")
         for name in matrix.cells:
             if name in taken:
                 problem = f"a cell would be called {name!r}, as another job is"
@@ -251,18 +249,41 @@ def _check_names(jobs: Collection[str], matrices: Mapping[str, _Matrix]) -> None
 
 
 class _Budget:
-    """How much the cells may grow, for a value may stand in a job many times."""
+    """How much work a small file may cause, and how much its cells may grow."""
 
     def __init__(self) -> None:
         self._left = MAX_EXPANDED
+        self._comparisons = MAX_COMPARISONS
+        self._cells = MAX_JOBS
 
-    def take(self, text: str, path: Path) -> None:
-        """Count a value.
+    def add(self, count: int, at: Path) -> None:
+        """Count cells.
+
+        Raises:
+            InvalidRunFile: the run would have more jobs than any may have.
+        """
+        self._cells -= count
+        if self._cells < 0:
+            raise _wrong(at, "the run has too many jobs", allowed=f"at most {MAX_JOBS} jobs")
+
+    def compare(self, times: int, at: Path) -> None:
+        """Count how often a combination is held against an entry.
+
+        Raises:
+            InvalidRunFile: all matrices together have become too large.
+        """
+        self._comparisons -= times
+        if self._comparisons < 0:
+            problem = "the matrices of this run are too large"
+            raise _wrong(at, problem, allowed="fewer combinations, or fewer entries")
+
+    def take(self, size: int, path: Path) -> None:
+        """Count what a cell is made of.
 
         Raises:
             InvalidRunFile: all cells together have become too large.
         """
-        self._left -= VALUE_WEIGHT + len(text)
+        self._left -= size
         if self._left < 0:
             raise _wrong(
                 path[:2],
@@ -281,10 +302,13 @@ def _cells(name: str, matrix: _Matrix, budget: _Budget) -> Iterator[tuple[str, o
 def _substituted(part: object, values: Values, path: Path, budget: _Budget) -> object:
     """Copy a part of a job with this cell's values in it; keys stay as they are."""
     if isinstance(part, str):
-        text = _filled(part, values, path) if EXPRESSION in part else part
-        budget.take(text, path)
+        budget.take(VALUE_WEIGHT + len(part), path)
+        if EXPRESSION not in part:
+            return part
+        text = _filled(part, values, path)
+        budget.take(max(0, len(text) - len(part)), path)
         return text
-    budget.take("", path)
+    budget.take(VALUE_WEIGHT, path)
     children = list(_children(part)) if len(path) <= MAX_DEPTH else []
     copied = [(key, _substituted(one, values, (*path, key), budget)) for key, one in children]
     if isinstance(part, Mapping):

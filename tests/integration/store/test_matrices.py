@@ -216,13 +216,14 @@ def test_a_cell_that_nobody_took_in_time_fails_its_matrix_fast(desk: Desk) -> No
 def test_a_cancelled_cell_stops_no_other(desk: Desk) -> None:
     desk.register()
     run_id = desk.submit(*cells(3, max_parallel=2))
-    first, _ = started(desk)
+    first, second = started(desk)
     cancel(desk, run_id, "test-2")
     assert states(desk, run_id) == "runn runn canc"
     cancel(desk, run_id, "test-0")
     desk.complete(first, Outcome.CANCELLED)
     desk.settle(first)
     assert states(desk, run_id) == "canc runn canc"
+    assert desk.row(tables.jobs, second.job_id)["cancel_reason"] is None
 
 
 def test_two_cells_that_fail_at_the_same_moment_end_everything_once(desk: Desk) -> None:

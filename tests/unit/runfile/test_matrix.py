@@ -200,6 +200,14 @@ def test_all_cells_of_a_run_have_a_limit_in_number_and_size() -> None:
     assert "too large" in complaint(heavy).message
 
 
+def test_the_work_of_matrices_that_are_mostly_excluded_has_a_limit() -> None:
+    cut = [{"a": number} for number in range(1, 50)]
+    most = a_matrix({"a": list(range(50)), "b": list(range(50)), "exclude": cut})
+    assert len(compiled(test=most).jobs) == 50
+    error = complaint(most, **{f"j{number}": most for number in range(5)})
+    assert "too large" in error.message
+
+
 def test_a_placeholder_outside_jobs_is_refused() -> None:
     document = {"concurrency": {"group": "a-${{ github.ref }}"}, "jobs": {"a": {"steps": STEPS}}}
     with pytest.raises(InvalidRunFile) as caught:
