@@ -296,6 +296,7 @@ async def test_each_step_says_when_it_began(control: Control, tmp_path: Path) ->
     async with an_agent(control):
         attempt = await ran(control, tmp_path, a_job("", steps=steps, caches=()), source=False)
     first, second = codec.decode(tuple[protocol.StepResult, ...], attempt["steps"])
-    assert 0 <= first.began < first.began + first.wall <= second.began
+    # Each figure is rounded for itself.
+    assert 0 <= first.began < first.began + first.wall <= second.began + 1
     assert first.wall >= 300
     assert second.began <= attempt["wall_ms"]

@@ -294,7 +294,9 @@ def test_a_rerun_works_on_the_same_commit(desk: Desk) -> None:
     git = GitSource(repository="https://example.org/app.git", ref="main", commit="a" * 40)
     run_id = desk.submit(a_job_spec("a"), git=git)
     desk.change(end_job, run_id, "a", JobState.FAILED)
-    again = desk.change(runs.rerun_failed, run_id, actor="tester", rng=RNG).run_id
+    again = desk.change(
+        runs.rerun_failed, run_id, actor="tester", policy=desk.policy.lease, rng=RNG
+    ).run_id
     assert show(desk, again).git == git
     with read(desk.engine) as connection:
         assert {one.git for one in views.list_runs(connection, limit=9).runs} == {git}
