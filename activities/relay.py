@@ -190,11 +190,10 @@ class _Post:
 
     async def send_wake(self) -> None:
         """Tell the loop of the newest change; soon, if it was told of something else just now."""
-        wait_ms = await asyncio.to_thread(_wake_wait_ms, self.engine, self.partition)
-        if wait_ms is None:
-            return
-        await asyncio.sleep(wait_ms / 1000)
-        wake = await asyncio.to_thread(_claim_wake, self.engine, self.partition)
+        wake = await asyncio.to_thread(_claim_due_wake, self.engine, self.partition)
+        if isinstance(wake, int):
+            await asyncio.sleep(wake / 1000)
+            wake = await asyncio.to_thread(_claim_wake, self.engine, self.partition)
         if wake is not None:
             await self._signal(wake)
 
@@ -261,6 +260,8 @@ def _unclaim_wake(engine: sa.Engine, partition: str, wake: contracts.Wake) -> No
         outbox.unclaim_wake(connection, partition, wake.generation)
 
 
-def _wake_wait_ms(engine: sa.Engine, partition: str) -> int | None:
+def _claim_due_wake(engine: sa.Engine, partition: str) -> contracts.Wake | int | None:
+    """Claim a wake, or tell in how many milliseconds there will be one; writes only if need be."""
     with read(engine) as connection:
-        return outbox.wake_wait_ms(connection, partition, min_gap_ms=WAKE_GAP_MS)
+        wait_ms = outbox.wake_wait_ms(connection, partition, min_gap_ms=WAKE_GAP_MS)
+    return wait_ms or (None if wait_ms is None else _claim_wake(engine, partition))
