@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +30,14 @@ _EMPTY = (
         if table is not tables.scopes
     ),
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what the fault tests of tests/chaos can be told."""
+    group = parser.getgroup("chaos")
+    group.addoption("--chaos-seed", type=int, default=1, help="draws the moments of the faults")
+    group.addoption("--chaos-rounds", type=int, default=1, help="how often to repeat each fault")
+    group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
 
 
 def _start_server(directory: str) -> "PostgresServer":
@@ -93,6 +101,12 @@ def _database(server: sa.URL, name: str) -> Iterator[str]:
     _migrated(url)
     yield url
     _administer(server, drop)
+
+
+@pytest.fixture(scope="session")
+def make_postgresql(postgresql_server: sa.URL) -> Callable[[str], AbstractContextManager[str]]:
+    """Give a way to make a migrated PostgreSQL database for the length of a block."""
+    return lambda name: _database(postgresql_server, name)
 
 
 @pytest.fixture(scope="session")

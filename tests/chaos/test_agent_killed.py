@@ -1,0 +1,84 @@
+"""An agent dies with its work, or is offered the same lease again and again."""
+
+import pytest
+
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
+from forgeyard.model.units import Millis
+from tests.chaos.cable import Cable
+from tests.chaos.plant import Plant, a_job, lives, until, waits_for
+from tests.chaos.rounds import Rounds
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def policy() -> SchedulingPolicy:
+    """Let a lease lapse after about four seconds of silence."""
+    return SHORT
+
+
+SHORT = SchedulingPolicy(
+    lease=LeasePolicy(
+        offer_ttl=Millis(20_000),
+        execution_ttl=Millis(3_000),
+        renew_every=Millis(500),
+        connectivity_grace=Millis(500),
+        longest_back_off=Millis(500),
+        settle_within=Millis(1_000),
+        session_silence=Millis(10_000),
+        refusal_memory=Millis(1_000),
+    ),
+    sweep=SweepPolicy(period=Millis(500), outbox_age=Millis(1_000)),
+)
+
+
+@pytest.mark.requirement("RCN-023")
+def test_a_killed_agents_job_is_lost_and_tried_elsewhere_and_its_processes_end(
+    plant: Plant, rounds: Rounds
+) -> None:
+    for rng in rounds.of("the job ran, and its processes outlived their agent"):
+        mark = f"{rng.random()}"
+        pids, never = plant.file(f"pids-{mark}"), plant.file(f"never-{mark}")
+        script = f"[ $FORGEYARD_ATTEMPT -ge 2 ] && exit 0\n{waits_for(never, say=f'echo $$ >> {pids}')}"
+        victim = plant.start_agent()
+        plant.until_online(victim)
+        run_id = plant.submit(job=a_job(script))
+        until(lambda pids=pids: pids.exists() and pids.read_text().endswith("\n"), or_say=plant.tails)
+        orphan = int(pids.read_text())
+        other = plant.start_agent()
+        plant.until_online(other)
+        victim.kill()
+        if lives(orphan) and plant.states(run_id, "job") == ["running"]:
+            rounds.hit()
+        plant.until_state(run_id, "succeeded")
+        assert plant.states(run_id, "job") == ["lost", "succeeded"]
+        first, second = plant.attempts(run_id)
+        assert first["runner_id"] != second["runner_id"]
+        plant.start_agent(victim.name)
+        until(lambda pid=orphan: not lives(pid), or_say=lambda: f"it lives\n{plant.tails()}")
+        assert len(pids.read_text().split()) == 1
+        plant.demand_rest()
+        plant.end_agents()
+
+
+@pytest.mark.requirement("DSP-002", "DSP-005")
+def test_an_offer_that_arrives_two_to_five_times_starts_one_process(
+    plant: Plant, rounds: Rounds
+) -> None:
+    cable = Cable(plant.agent_port)
+    plant.until_online(plant.start_agent(url=cable.url))
+    for rng in rounds.of("the same offer arrived at least twice before it was accepted"):
+        ran = plant.file(f"ran-{rng.random()}")
+        cable.keep_requests("/accept")
+        cable.count_answers('"offers":[{')
+        run_id = plant.submit(job=a_job(f"echo $$ >> {ran}; sleep 0.3"))
+        times = rng.randint(2, 5)
+        until(lambda n=times: cable.count >= n, or_say=lambda: f"{cable.count} offers")
+        if cable.held.is_set():
+            rounds.hit()
+        cable.release()
+        plant.until_state(run_id, "succeeded")
+        assert len(ran.read_text().split()) == 1
+        assert len(plant.leases(run_id)) == 1
+        plant.demand_rest()
+    cable.close()
