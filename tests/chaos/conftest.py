@@ -1,7 +1,7 @@
 """One plant for each module and database; rounds for each test."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -10,6 +10,19 @@ import pytest
 from forgeyard.model.policy import SchedulingPolicy
 from tests.chaos.plant import Plant, running
 from tests.chaos.rounds import Rounds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what every process said last."""
+    report = yield
+    plant = getattr(item, "funcargs", {}).get("plant")
+    if report.failed and isinstance(plant, Plant):
+        report.sections.append(("logs of the plant", plant.tails(40)))
+        report.sections.append(("history", plant.story()))
+    return report
 
 
 @pytest.fixture

@@ -348,6 +348,16 @@ class Plant:
             for row in self.attempts(run_id)
         ]
 
+    def story(self, lines: int = 60) -> str:
+        """Give the last changes of state that SQL knows of."""
+        history = tables.history
+        newest = self.rows(sa.select(history).order_by(history.c.history_id.desc()).limit(lines))
+        return "\n".join(
+            f"{row['at']} {row['kind']} {row['entity_id']} {row['before']} → {row['after']}: "
+            f"{row['reason']}"
+            for row in reversed(newest)
+        )
+
     def tails(self, lines: int = 12) -> str:
         """Give the last lines of every log."""
         told = []

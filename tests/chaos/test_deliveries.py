@@ -35,6 +35,7 @@ def test_an_offer_that_arrives_two_to_five_times_starts_one_process(
         assert len(ran.read_text().split()) == 1
         assert len(plant.leases(run_id)) == 1
         plant.demand_rest()
+    plant.end_agents()
     cable.close()
 
 
