@@ -40,6 +40,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
 
 
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say from which seed the faults draw their moments."""
+    seed, rounds = config.getoption("--chaos-seed"), config.getoption("--chaos-rounds")
+    return f"chaos: --chaos-seed {seed} --chaos-rounds {rounds}"
+
+
 def start_postgresql(directory: str) -> "PostgresServer":
     """Start a PostgreSQL server in a directory."""
     with warnings.catch_warnings():

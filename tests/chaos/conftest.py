@@ -16,9 +16,12 @@ from tests.chaos.rounds import Rounds
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Show with a failure what every process said last."""
+    """Show with a failure how to replay it, and what every process said last."""
     report = yield
-    plant = getattr(item, "funcargs", {}).get("plant")
+    given = getattr(item, "funcargs", {})
+    plant, rounds = given.get("plant"), given.get("rounds")
+    if report.failed and isinstance(rounds, Rounds):
+        report.sections.append(("replay with", rounds.replay()))
     if report.failed and isinstance(plant, Plant):
         report.sections.append(("logs of the plant", plant.tails(40)))
         report.sections.append(("history", plant.story()))
@@ -26,7 +29,9 @@ def pytest_runtest_makereport(
 
 
 @pytest.fixture
-def rounds(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Rounds:
+def rounds(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Rounds:
     """Give a test as many rounds as were asked for."""
     return Rounds(
         seed=request.config.getoption("--chaos-seed"),

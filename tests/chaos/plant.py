@@ -144,17 +144,16 @@ class Plant:
         name = name or f"runner-{self.agent_names}"
         url = url or f"http://127.0.0.1:{self.agent_port}"
         work_dir = self.folder / "agents" / name
-        agent = self._open(
+        join = ("agent", "--join", url, "--token-file", str(self._token_file))
+        return self._open(
             name,
-            (*_forgeyard(), "agent", "--join", url, "--token-file", str(self._token_file))
-            + ("--name", name, "--work-dir", str(work_dir)),
+            (*_forgeyard(), *join, "--name", name, "--work-dir", str(work_dir)),
             FORGEYARD_AGENT__JOBS=str(jobs),
             FORGEYARD_AGENT__LABELS=json.dumps(dict(labels)),
             FORGEYARD_AGENT__HEADROOM_MEMORY="0",
             FORGEYARD_AGENT__HEADROOM_DISK="0",
             FORGEYARD_AGENT__PATH=str(self.folder / "bin"),
         )
-        return agent
 
     def until_online(self, *agents: Process) -> None:
         """Wait until these agents can be given work."""
@@ -211,9 +210,7 @@ class Plant:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        process = Process(
-            name=name, command=command, environment=environment, log=log, popen=popen
-        )
+        process = Process(name=name, command=command, environment=environment, log=log, popen=popen)
         self.processes[name] = process
         return process
 
@@ -426,6 +423,11 @@ def waits_for(gate: Path, *, say: str = "true") -> str:
 def a_job(script: str, **more: object) -> dict[str, object]:
     """Describe a small job in the words of a run file."""
     return {"resources": SMALL, "steps": [{"run": script}], "retry": {"max-attempts": 8}, **more}
+
+
+FAILS_ONCE: Final = a_job(
+    "[ $FORGEYARD_ATTEMPT -ge 2 ]", retry={"max-attempts": 2, "on": ["user_command"]}
+)
 
 
 def lives(pid: int) -> bool:

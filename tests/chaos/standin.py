@@ -21,7 +21,6 @@ from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from activities import contracts, starts
 from activities.scheduling import SchedulingActivities
@@ -33,6 +32,7 @@ from worker.main import run_worker
 
 AFTER_PLAN, BEFORE_COMMIT, AFTER_COMMIT = "after_plan", "before_commit", "after_commit"
 SHUFFLED = "shuffled"
+Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
 
 
 def main(order: dict[str, Any]) -> None:
@@ -91,11 +91,17 @@ def deadly(moment: str, victims: list[int]) -> None:
 def shuffled(tally: Path, rng: random.Random) -> None:
     """Send every message of the relay late, often twice, and old ones again after newer ones."""
     start, wake = starts.start_attempt, starts.wake_loop
-    sent: list[tuple[contracts.AttemptStart, contracts.AttemptEvent | None]] = []
+    sent: list[Message] = []
 
     def count(what: str) -> None:
         with tally.open("a") as file:
             file.write(f"{what}\n")
+
+    async def again(client: Client, message: Message, task_queue: str, what: str) -> None:
+        """Send something that was sent before; Temporal may refuse it, for the attempt is over."""
+        with suppress(WorkflowAlreadyStartedError):
+            await start(client, *message, task_queue=task_queue)
+        count(what)
 
     async def start_attempt(
         client: Client,
@@ -105,17 +111,13 @@ def shuffled(tally: Path, rng: random.Random) -> None:
         task_queue: str,
     ) -> None:
         await asyncio.sleep(rng.uniform(0, 0.3))
-        if sent and rng.random() < 0.7:
+        if sent:
             old = rng.choice(sent)
-            with suppress(WorkflowAlreadyStartedError, RPCError):
-                await start(client, *old, task_queue=task_queue)
-                count("an older event after a newer one")
+            await again(client, old, task_queue, "an older event after a newer one")
         await start(client, begin, event, task_queue=task_queue)
         sent.append((begin, event))
-        for _ in range(rng.randint(0, 3)):
-            with suppress(WorkflowAlreadyStartedError, RPCError):
-                await start(client, begin, event, task_queue=task_queue)
-                count("the same event again")
+        for _ in range(rng.randint(1, 3)):
+            await again(client, (begin, event), task_queue, "the same event again")
 
     async def wake_loop(
         client: Client, partition: str, message: contracts.Wake, *, task_queue: str

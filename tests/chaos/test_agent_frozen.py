@@ -1,5 +1,7 @@
 """An agent is frozen until its leases have lapsed, and goes on as if nothing had happened."""
 
+from random import Random
+
 import pytest
 
 from forgeyard.model.policy import SchedulingPolicy
@@ -29,35 +31,41 @@ def test_a_result_that_comes_after_the_lease_lapsed_is_refused_and_audited(
     plant: Plant, rounds: Rounds
 ) -> None:
     """The agent has sent a success that is still on its way when somebody else takes the job."""
-    for rng in rounds.of("a success arrived after its lease had lapsed and the job was leased anew"):
-        mark = f"{rng.random()}"
-        gate, never, pids = (plant.file(f"{name}-{mark}") for name in ("gate", "never", "pids"))
-        again = "[ $FORGEYARD_ATTEMPT -ge 2 ] && exit 0\n"
-        cable, frozen = cabled(plant)
-        run_id = plant.submit(
-            late=a_job(again + waits_for(gate)),
-            long=a_job(again + waits_for(never, say=f"echo $$ >> {pids}")),
-        )
-        plant.until_running(run_id, "late", "long")
-        until(lambda pids=pids: pids.exists() and pids.read_text().endswith("\n"))
-        cable.keep_requests("/complete")
-        gate.touch()
-        assert cable.held.wait(20)
-        frozen.freeze()
-        plant.until_online(plant.start_agent())
-        plant.until_state(run_id, "succeeded")
-        assert plant.states(run_id, "late") == ["lost", "succeeded"]
-        assert plant.states(run_id, "long") == ["lost", "succeeded"]
-        assert lives(int(pids.read_text()))
-        lease_id = lease_of(plant, run_id, "late")
-        cable.release()
-        until(lambda lease=lease_id: plant.audited("attempt.late_result_rejected", lease))
-        rounds.hit()
-        frozen.thaw()
-        until(lambda pids=pids: not lives(int(pids.read_text())), or_say=plant.tails)
-        plant.demand_rest()
-        plant.end_agents()
-        cable.close()
+    for rng in rounds.of(
+        "a success arrived after its lease had lapsed and the job was leased anew"
+    ):
+        demand_late_result_refused(plant, rounds, rng)
+
+
+def demand_late_result_refused(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    mark = f"{rng.random()}"
+    gate, never, pids = (plant.file(f"{name}-{mark}") for name in ("gate", "never", "pids"))
+    again = "[ $FORGEYARD_ATTEMPT -ge 2 ] && exit 0\n"
+    cable, frozen = cabled(plant)
+    run_id = plant.submit(
+        late=a_job(again + waits_for(gate)),
+        long=a_job(again + waits_for(never, say=f"echo $$ >> {pids}")),
+    )
+    plant.until_running(run_id, "late", "long")
+    until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    cable.keep_requests("/complete")
+    gate.touch()
+    assert cable.held.wait(20)
+    frozen.freeze()
+    plant.until_online(plant.start_agent())
+    plant.until_state(run_id, "succeeded")
+    assert plant.states(run_id, "late") == ["lost", "succeeded"]
+    assert plant.states(run_id, "long") == ["lost", "succeeded"]
+    assert lives(int(pids.read_text()))
+    lease_id = lease_of(plant, run_id, "late")
+    cable.release()
+    until(lambda: plant.audited("attempt.late_result_rejected", lease_id))
+    rounds.hit()
+    frozen.thaw()
+    until(lambda: not lives(int(pids.read_text())), or_say=plant.tails)
+    plant.demand_rest()
+    plant.end_agents()
+    cable.close()
 
 
 def lease_of(plant: Plant, run_id: str, job: str) -> str:
@@ -76,22 +84,26 @@ def test_an_agent_frozen_between_accepting_and_starting_starts_nothing_afterward
 ) -> None:
     """Every answer that it waited for says yes; only its own clock tells it that time is up."""
     for rng in rounds.of("frozen with the job accepted and no process started, until it lapsed"):
-        mark = f"{rng.random()}"
-        ran = [plant.file(f"ran-{mark}-{attempt}") for attempt in (1, 2)]
-        cable, frozen = cabled(plant)
-        cable.keep_answers("/progress")
-        run_id = plant.submit(job=a_job(f"touch {plant.file(f'ran-{mark}')}-$FORGEYARD_ATTEMPT"))
-        assert cable.held.wait(30), plant.tails()
-        frozen.freeze()
-        if plant.states(run_id, "job") == ["running"] and not ran[0].exists():
-            rounds.hit()
-        plant.until_online(plant.start_agent())
-        plant.until_state(run_id, "succeeded")
-        assert plant.states(run_id, "job") == ["lost", "succeeded"]
-        cable.release()
-        frozen.thaw()
-        until(lambda log=frozen.log: "lease lost" in log.read_text(), or_say=plant.tails)
-        assert [path.exists() for path in ran] == [False, True]
-        plant.demand_rest()
-        plant.end_agents()
-        cable.close()
+        demand_nothing_started(plant, rounds, rng)
+
+
+def demand_nothing_started(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    mark = f"{rng.random()}"
+    ran = [plant.file(f"ran-{mark}-{attempt}") for attempt in (1, 2)]
+    cable, frozen = cabled(plant)
+    cable.keep_answers("/progress")
+    run_id = plant.submit(job=a_job(f"touch {plant.file(f'ran-{mark}')}-$FORGEYARD_ATTEMPT"))
+    assert cable.held.wait(30), plant.tails()
+    frozen.freeze()
+    if plant.states(run_id, "job") == ["running"] and not ran[0].exists():
+        rounds.hit()
+    plant.until_online(plant.start_agent())
+    plant.until_state(run_id, "succeeded")
+    assert plant.states(run_id, "job") == ["lost", "succeeded"]
+    cable.release()
+    frozen.thaw()
+    until(lambda: "lease lost" in frozen.log.read_text(), or_say=plant.tails)
+    assert [path.exists() for path in ran] == [False, True]
+    plant.demand_rest()
+    plant.end_agents()
+    cable.close()

@@ -4,6 +4,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 import sqlalchemy as sa
@@ -92,33 +93,39 @@ def test_while_the_database_is_gone_jobs_go_on_and_nothing_is_placed_or_lost(
     agent = plant.start_agent()
     plant.until_online(agent)
     for rng in rounds.of("leases and sessions would have lapsed, but the outage was ours"):
-        mark = f"{rng.random()}"
-        first, second, ended = (plant.file(f"{name}-{mark}") for name in ("a", "b", "ended"))
-        label = {"chaos": f"l{rng.randint(1, 10**9)}"}
-        run_id = plant.submit(
-            ends=a_job(f"{waits_for(first)}\ntouch {ended}"),
-            lasts=a_job(waits_for(second)),
-            waits=a_job("true", requires={"labels": label}),
-        )
-        plant.until_running(run_id, "ends", "lasts")
-        before = gaps(plant)
-        time.sleep(rng.uniform(0, 2))
-        outage.begin()
-        begun = time.time()
-        try:
-            plant.start_agent(labels=label)
-            first.touch()
-            until(ended.exists, within_s=outage_s / 2, or_say=plant.tails)
-            time.sleep(max(0.0, begun + outage_s - time.time()))
-        finally:
-            back = time.time()
-            outage.end()
-        second.touch()
-        plant.until_state(run_id, "succeeded")
-        plant.demand_rest()
-        assert back - begun >= outage_s
-        assert [row["state"] for row in plant.attempts(run_id)] == ["succeeded"] * 3
-        offered = [lease["offered_at"] / 1_000 for lease in plant.leases(run_id)]
-        assert not [at for at in offered if begun <= at <= back]
-        if gaps(plant) == before + 1:
-            rounds.hit()
+        demand_nothing_placed_or_lost(plant, rounds, rng, outage, outage_s)
+
+
+def demand_nothing_placed_or_lost(
+    plant: Plant, rounds: Rounds, rng: Random, outage: Outage, outage_s: float
+) -> None:
+    mark = f"{rng.random()}"
+    first, second, ended = (plant.file(f"{name}-{mark}") for name in ("a", "b", "ended"))
+    label = {"chaos": f"l{rng.randint(1, 10**9)}"}
+    run_id = plant.submit(
+        ends=a_job(f"{waits_for(first)}\ntouch {ended}"),
+        lasts=a_job(waits_for(second)),
+        waits=a_job("true", requires={"labels": label}),
+    )
+    plant.until_running(run_id, "ends", "lasts")
+    before = gaps(plant)
+    time.sleep(rng.uniform(0, 2))
+    outage.begin()
+    begun = time.time()
+    try:
+        plant.start_agent(labels=label)
+        first.touch()
+        until(ended.exists, within_s=outage_s / 2, or_say=plant.tails)
+        time.sleep(max(0.0, begun + outage_s - time.time()))
+    finally:
+        back = time.time()
+        outage.end()
+    second.touch()
+    plant.until_state(run_id, "succeeded")
+    plant.demand_rest()
+    assert back - begun >= outage_s
+    assert [row["state"] for row in plant.attempts(run_id)] == ["succeeded"] * 3
+    offered = [lease["offered_at"] / 1_000 for lease in plant.leases(run_id)]
+    assert not [at for at in offered if begun <= at <= back]
+    if gaps(plant) == before + 1:
+        rounds.hit()

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from random import Random
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.chaos.plant import Plant, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
 pytestmark = pytest.mark.integration
+SHORT = {"preparation": "1s", "execution": "3s", "upload": "1s"}
 
 
 @pytest.fixture(scope="module")
@@ -28,32 +30,36 @@ def test_a_killed_temporal_server_comes_back_on_its_file_and_everything_goes_on(
 ) -> None:
     plant.until_online(plant.start_agent())
     for rng in rounds.of("attempts ran when the server was killed"):
-        gates = [plant.file(f"gate-{rng.random()}") for _ in range(2)]
-        run_id = plant.submit(
-            early=a_job(waits_for(gates[0])),
-            late=a_job(waits_for(gates[1])),
-            after=a_job("true", needs=["early", "late"]),
-        )
-        plant.until_running(run_id, "early", "late")
-        time.sleep(rng.uniform(0, 1))
-        plant.temporal.kill()
-        if plant.states(run_id, "early") == plant.states(run_id, "late") == ["running"]:
-            rounds.hit()
-        gates[0].touch()
-        meanwhile = plant.submit(meanwhile=a_job("true"))
-        until(lambda run=run_id: plant.states(run, "early") == ["succeeded"], or_say=plant.tails)
-        time.sleep(rng.uniform(0, 2))
-        assert not plant.attempts(meanwhile)
-        restarted_at = time.monotonic()
-        plant.temporal.start()
-        until(lambda run=meanwhile: plant.attempts(run), within_s=60, or_say=plant.tails)
-        took = time.monotonic() - restarted_at
-        rounds.took("restarted server to next lease granted", took, goal_s=20)
-        gates[1].touch()
-        plant.until_state(run_id, "succeeded")
-        plant.until_state(meanwhile, "succeeded")
-        assert {row["number"] for row in plant.attempts(run_id)} == {1}
-        plant.demand_rest()
+        demand_progress(plant, rounds, rng)
+
+
+def demand_progress(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    gates = [plant.file(f"gate-{rng.random()}") for _ in range(2)]
+    run_id = plant.submit(
+        early=a_job(waits_for(gates[0])),
+        late=a_job(waits_for(gates[1])),
+        after=a_job("true", needs=["early", "late"]),
+    )
+    plant.until_running(run_id, "early", "late")
+    time.sleep(rng.uniform(0, 1))
+    plant.temporal.kill()
+    if plant.states(run_id, "early") == plant.states(run_id, "late") == ["running"]:
+        rounds.hit()
+    gates[0].touch()
+    meanwhile = plant.submit(meanwhile=a_job("true"))
+    until(lambda: plant.states(run_id, "early") == ["succeeded"], or_say=plant.tails)
+    time.sleep(rng.uniform(0, 2))
+    assert not plant.attempts(meanwhile)
+    restarted_at = time.monotonic()
+    plant.temporal.start()
+    until(lambda: plant.attempts(meanwhile), within_s=60, or_say=plant.tails)
+    took = time.monotonic() - restarted_at
+    rounds.took("restarted server to next lease granted", took, goal_s=20)
+    gates[1].touch()
+    plant.until_state(run_id, "succeeded")
+    plant.until_state(meanwhile, "succeeded")
+    assert {row["number"] for row in plant.attempts(run_id)} == {1}
+    plant.demand_rest()
 
 
 def test_timers_that_fall_due_while_the_server_is_down_hold_nothing_up(
@@ -61,38 +67,41 @@ def test_timers_that_fall_due_while_the_server_is_down_hold_nothing_up(
 ) -> None:
     """The loop's back-off and the attempt's backstop; nobody tells the workflows anything."""
     plant.until_online(plant.start_agent())
-    short = {"preparation": "1s", "execution": "3s", "upload": "1s"}
     for rng in rounds.of("the timers of loop and attempt fell due while the server was down"):
-        label = f"l{rng.randint(1, 10**9)}"
-        run_id = plant.submit(
-            hangs=a_job(
-                "[ $FORGEYARD_ATTEMPT -ge 2 ] || sleep 60",
-                timeouts=short,
-                retry={"max-attempts": 2, "on": ["timeout"]},
-            ),
-            nowhere=a_job("true", requires={"labels": {"chaos": label}}),
-        )
-        plant.until_running(run_id, "hangs")
-        hangs = next(row for row in plant.attempts(run_id))
-        attempt = contracts.attempt_workflow_id(hangs["job_id"], hangs["number"])
-        until(lambda attempt=attempt: due(plant, attempt), or_say=plant.tails)
-        loop = contracts.loop_workflow_id("default")
-        until(lambda: (at := due(plant, loop)) and at > now() + timedelta(seconds=1))
-        dues = (due(plant, attempt), due(plant, loop))
-        plant.temporal.kill()
-        killed_at = now()
-        latest = max(at for at in dues if at)
-        time.sleep(max(0.0, (latest - now()).total_seconds()) + rng.uniform(0.5, 1.5))
-        if all(at is not None and killed_at < at < now() for at in dues):
-            rounds.hit()
-        assert plant.states(run_id, "hangs") == ["timed_out"]
-        plant.temporal.start()
-        plant.until_online(plant.start_agent(labels={"chaos": label}))
-        plant.until_state(run_id, "succeeded")
-        assert plant.states(run_id, "hangs") == ["timed_out", "succeeded"]
-        assert plant.states(run_id, "nowhere") == ["succeeded"]
-        plant.until_workflow(attempt, "COMPLETED")
-        plant.demand_rest()
+        demand_nothing_held_up(plant, rounds, rng)
+
+
+def demand_nothing_held_up(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    label = f"l{rng.randint(1, 10**9)}"
+    run_id = plant.submit(
+        hangs=a_job(
+            "[ $FORGEYARD_ATTEMPT -ge 2 ] || sleep 60",
+            timeouts=SHORT,
+            retry={"max-attempts": 2, "on": ["timeout"]},
+        ),
+        nowhere=a_job("true", requires={"labels": {"chaos": label}}),
+    )
+    plant.until_running(run_id, "hangs")
+    hangs = next(row for row in plant.attempts(run_id))
+    attempt = contracts.attempt_workflow_id(hangs["job_id"], hangs["number"])
+    until(lambda: due(plant, attempt), or_say=plant.tails)
+    loop = contracts.loop_workflow_id("default")
+    until(lambda: (at := due(plant, loop)) and at > now() + timedelta(seconds=1))
+    dues = (due(plant, attempt), due(plant, loop))
+    plant.temporal.kill()
+    killed_at = now()
+    latest = max(at for at in dues if at)
+    time.sleep(max(0.0, (latest - now()).total_seconds()) + rng.uniform(0.5, 1.5))
+    if all(at is not None and killed_at < at < now() for at in dues):
+        rounds.hit()
+    assert plant.states(run_id, "hangs") == ["timed_out"]
+    plant.temporal.start()
+    plant.until_online(plant.start_agent(labels={"chaos": label}))
+    plant.until_state(run_id, "succeeded")
+    assert plant.states(run_id, "hangs") == ["timed_out", "succeeded"]
+    assert plant.states(run_id, "nowhere") == ["succeeded"]
+    plant.until_workflow(attempt, "COMPLETED")
+    plant.demand_rest()
 
 
 def now() -> datetime:

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -40,23 +41,27 @@ def test_a_killed_up_that_is_started_again_finishes_the_run(
 ) -> None:
     house.type("up", "-d").ok()
     for rng in rounds.of("killed with the run under way and its children alive"):
-        mark = f"{rng.random()}"
-        gate = house.home / f"gate-{mark}"
-        project = house.project(f"run-{mark}", THREE_JOBS.replace("GATE", str(gate)))
-        first = house.type("status", "--json").ok().json()
-        file = str(project / "forgeyard.yaml")
-        run = house.type("run", "submit", file, "--no-source", "--json").ok().json()
-        time.sleep(rng.uniform(0, 1.5))
-        os.kill(first["pid"], signal.SIGKILL)
-        until(lambda pid=first["pid"]: not lives(pid))
-        if all(lives(pid) for pid in first["processes"].values()):
-            rounds.hit()
-        house.type("up", "-d").ok()
-        assert not [pid for pid in first["processes"].values() if lives(pid)]
-        gate.touch()
-        watched = house.type("run", "watch", run["run_id"], "--timeout", "90s")
-        assert watched.code == 0, watched.out + watched.err
-        engine = open_engine(database, StoreConfig())
-        until(lambda engine=engine: not violations(engine, of=AT_REST))
-        assert not violations(engine, of=ALWAYS)
-        engine.dispose()
+        demand_the_run_goes_on(house, rounds, rng, database)
+
+
+def demand_the_run_goes_on(house: Forgeyard, rounds: Rounds, rng: Random, database: str) -> None:
+    mark = f"{rng.random()}"
+    gate = house.home / f"gate-{mark}"
+    project = house.project(f"run-{mark}", THREE_JOBS.replace("GATE", str(gate)))
+    first = house.type("status", "--json").ok().json()
+    file = str(project / "forgeyard.yaml")
+    run = house.type("run", "submit", file, "--no-source", "--json").ok().json()
+    time.sleep(rng.uniform(0, 1.5))
+    os.kill(first["pid"], signal.SIGKILL)
+    until(lambda: not lives(first["pid"]))
+    if all(lives(pid) for pid in first["processes"].values()):
+        rounds.hit()
+    house.type("up", "-d").ok()
+    assert not [pid for pid in first["processes"].values() if lives(pid)]
+    gate.touch()
+    watched = house.type("run", "watch", run["run_id"], "--timeout", "90s")
+    assert watched.code == 0, watched.out + watched.err
+    engine = open_engine(database, StoreConfig())
+    until(lambda: not violations(engine, of=AT_REST))
+    assert not violations(engine, of=ALWAYS)
+    engine.dispose()

@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from base64 import b64decode
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import sqlalchemy as sa
 
 from activities import contracts
 from forgeyard.store import tables
-from tests.chaos.plant import Plant, a_job, until, waits_for
+from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import AFTER_COMMIT
 
@@ -36,18 +37,21 @@ def grants(plant: Plant, run_id: str) -> list[tuple[object, ...]]:
 
 def commit_of(plant: Plant, workflow_id: str) -> tuple[int, int]:
     """Read how often a cycle's commit was tried, and how many grants it answered in the end."""
-    tries, granted, names = 0, 0, dict[str, str]()
-    for event in plant.events(workflow_id):
-        if scheduled := event.get("activityTaskScheduledEventAttributes"):
-            names[event["eventId"]] = scheduled["activityType"]["name"]
-        if started := event.get("activityTaskStartedEventAttributes"):
-            if names[started["scheduledEventId"]] == "cycle.commit":
-                tries = started["attempt"]
-        if ended := event.get("activityTaskCompletedEventAttributes"):
-            if names[ended["scheduledEventId"]] == "cycle.commit":
-                (payload,) = ended["result"]["payloads"]
-                granted = json.loads(b64decode(payload["data"]))["granted"]
-    return tries, granted
+    events = plant.events(workflow_id)
+    commits = [
+        event["eventId"]
+        for event in events
+        if event.get("activityTaskScheduledEventAttributes", {}).get("activityType")
+        == {"name": "cycle.commit"}
+    ]
+
+    def only(key: str) -> dict[str, Any]:
+        (told,) = (e[key] for e in events if e.get(key, {}).get("scheduledEventId") in commits)
+        return told
+
+    (payload,) = only("activityTaskCompletedEventAttributes")["result"]["payloads"]
+    granted = json.loads(b64decode(payload["data"]))["granted"]
+    return only("activityTaskStartedEventAttributes")["attempt"], granted
 
 
 def granting_cycles(plant: Plant, run_id: str) -> list[dict[str, Any]]:
@@ -65,33 +69,34 @@ def test_a_worker_killed_between_commit_and_its_answer_grants_nothing_twice(
 ) -> None:
     plant.until_online(plant.start_agent())
     for rng in rounds.of("commit stored, its result not reported"):
-        gate = plant.file(f"gate-{rng.random()}")
-        jobs = {f"job_{n}": a_job(waits_for(gate)) for n in range(rng.randint(1, 4))}
-        successor = plant.start_worker(name="successor", standby=True)
-        run_id = killed_after_commit(plant, **jobs)
-        killed_at, before = time.monotonic(), grants(plant, run_id)
-        successor.popen.send_signal(signal.SIGUSR1)
-        next_run = plant.submit(next=a_job("true"))
-        cycle = plant.newest_cycle()
-        assert len(before) == len(jobs)
-        until(lambda run=next_run: plant.leases(run), within_s=60, or_say=plant.tails)
-        took = time.monotonic() - killed_at
-        rounds.took("killed worker to next lease granted", took, goal_s=15)
-        tries, granted = commit_of(plant, cycle)
-        assert granted == len(before)
-        if tries >= 2:
-            rounds.hit()
-        gate.touch()
-        plant.until_state(run_id, "succeeded")
-        plant.until_state(next_run, "succeeded")
-        assert grants(plant, run_id) == before
-        (row,) = granting_cycles(plant, run_id)
-        assert row["granted"] == len(before)
-        plant.demand_rest()
-        successor.end()
+        demand_the_same_grants(plant, rounds, rng)
 
 
-FAILS_ONCE = a_job("[ $FORGEYARD_ATTEMPT -ge 2 ]", retry={"max-attempts": 2, "on": ["user_command"]})
+def demand_the_same_grants(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    gate = plant.file(f"gate-{rng.random()}")
+    jobs = {f"job_{n}": a_job(waits_for(gate)) for n in range(rng.randint(1, 4))}
+    successor = plant.start_worker(name="successor", standby=True)
+    run_id = killed_after_commit(plant, **jobs)
+    killed_at, before = time.monotonic(), grants(plant, run_id)
+    successor.popen.send_signal(signal.SIGUSR1)
+    next_run = plant.submit(next=a_job("true"))
+    cycle = plant.newest_cycle()
+    assert len(before) == len(jobs)
+    until(lambda: plant.leases(next_run), within_s=60, or_say=plant.tails)
+    took = time.monotonic() - killed_at
+    rounds.took("killed worker to next lease granted", took, goal_s=15)
+    tries, granted = commit_of(plant, cycle)
+    assert granted == len(before)
+    if tries >= 2:
+        rounds.hit()
+    gate.touch()
+    plant.until_state(run_id, "succeeded")
+    plant.until_state(next_run, "succeeded")
+    assert grants(plant, run_id) == before
+    (row,) = granting_cycles(plant, run_id)
+    assert row["granted"] == len(before)
+    plant.demand_rest()
+    successor.end()
 
 
 @pytest.mark.requirement("DSP-004")
@@ -101,37 +106,41 @@ def test_an_attempt_that_ran_before_its_workflow_was_started_is_settled_all_the_
     """Worker and Temporal die after the commit, so nobody relays while agents accept and end."""
     plant.until_online(plant.start_agent())
     for rng in rounds.of("accepted and ended, while the relay had not started the workflow"):
-        gate = plant.file(f"gate-{rng.random()}")
-        assert plant.temporal.process is not None
-        run_id = killed_after_commit(
-            plant,
-            plant.temporal.process.pid,
-            quick=a_job("true"),
-            fails=FAILS_ONCE,
-            slow=a_job(waits_for(gate)),
+        demand_settled_though_started_late(plant, rounds, rng)
+
+
+def demand_settled_though_started_late(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    gate = plant.file(f"gate-{rng.random()}")
+    assert plant.temporal.process is not None
+    run_id = killed_after_commit(
+        plant,
+        plant.temporal.process.pid,
+        quick=a_job("true"),
+        fails=FAILS_ONCE,
+        slow=a_job(waits_for(gate)),
+    )
+    plant.temporal.kill()
+    until(lambda: ends_of(plant, run_id) == EARLY, or_say=plant.tails)
+    waiting = [row["kind"] for row in plant.undelivered(run_id)]
+    if waiting.count(contracts.LEASE_GRANTED) == 3:
+        rounds.hit()
+    plant.demand_safe()
+    opened_early = rng.random() < 0.5
+    if opened_early:
+        gate.touch()
+    plant.temporal.start()
+    plant.start_worker()
+    if not opened_early:
+        until(lambda: not plant.undelivered(run_id), or_say=plant.tails)
+        gate.touch()
+    plant.until_state(run_id, "succeeded")
+    plant.demand_rest()
+    assert plant.states(run_id, "fails") == ["failed", "succeeded"]
+    assert plant.states(run_id, "quick") == plant.states(run_id, "slow") == ["succeeded"]
+    for row in plant.attempts(run_id):
+        plant.until_workflow(
+            contracts.attempt_workflow_id(row["job_id"], row["number"]), "COMPLETED"
         )
-        plant.temporal.kill()
-        until(lambda run=run_id: ends_of(plant, run) == EARLY, or_say=lambda: plant.tails())
-        waiting = [row["kind"] for row in plant.undelivered(run_id)]
-        if waiting.count(contracts.LEASE_GRANTED) == 3:
-            rounds.hit()
-        plant.demand_safe()
-        opened_early = rng.random() < 0.5
-        if opened_early:
-            gate.touch()
-        plant.temporal.start()
-        plant.start_worker()
-        if not opened_early:
-            until(lambda run=run_id: not plant.undelivered(run), or_say=plant.tails)
-            gate.touch()
-        plant.until_state(run_id, "succeeded")
-        plant.demand_rest()
-        assert plant.states(run_id, "fails") == ["failed", "succeeded"]
-        assert plant.states(run_id, "quick") == plant.states(run_id, "slow") == ["succeeded"]
-        for row in plant.attempts(run_id):
-            plant.until_workflow(
-                contracts.attempt_workflow_id(row["job_id"], row["number"]), "COMPLETED"
-            )
 
 
 EARLY = {"quick": "succeeded", "fails": "failed", "slow": "running"}
