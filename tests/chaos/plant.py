@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -383,7 +384,8 @@ class Plant:
 
     def reset(self, workflow_id: str) -> None:
         """Throw away everything that a workflow did after its first task."""
-        first = ("--type", "FirstWorkflowTask")
+        first, done = ("--type", "FirstWorkflowTask"), "workflowTaskCompletedEventAttributes"
+        until(lambda: any(done in event for event in self.events(workflow_id)), every_s=0.3)
         self.temporal_cli("workflow", "reset", "-w", workflow_id, *first, "--reason", "chaos")
 
     def until_workflow(self, workflow_id: str, status: str) -> None:
@@ -393,6 +395,17 @@ class Plant:
             every_s=0.3,
             or_say=lambda: f"{workflow_id} is not {status}\n{self.tails()}",
         )
+
+    def timer_of(self, workflow_id: str) -> datetime | None:
+        """Tell when the timer that a workflow waits for fires, if it waits for one."""
+        pending: dict[str, datetime] = {}
+        for event in self.events(workflow_id):
+            if started := event.get("timerStartedEventAttributes"):
+                after = timedelta(seconds=float(started["startToFireTimeout"].removesuffix("s")))
+                pending[started["timerId"]] = datetime.fromisoformat(event["eventTime"]) + after
+            for key in ("timerFiredEventAttributes", "timerCanceledEventAttributes"):
+                pending.pop(event.get(key, {}).get("timerId"), None)
+        return max(pending.values(), default=None)
 
     def newest_cycle(self) -> str:
         """Name the workflow of the cycle that the loop started last."""

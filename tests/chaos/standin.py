@@ -30,7 +30,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from worker import wiring
 from worker.main import run_worker
 
-AFTER_PLAN, BEFORE_COMMIT, AFTER_COMMIT = "after_plan", "before_commit", "after_commit"
+AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
 SHUFFLED = "shuffled"
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
 
@@ -41,7 +41,7 @@ def main(order: dict[str, Any]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     policy = TypeAdapter(SchedulingPolicy).validate_python(order["policy"])
     fault = order["fault"]
-    if fault in (AFTER_PLAN, BEFORE_COMMIT, AFTER_COMMIT):
+    if fault in (AFTER_PLAN, AFTER_COMMIT):
         deadly(fault, order["victims"])
     if fault == SHUFFLED:
         shuffled(Path(order["tally"]), random.Random(order["seed"]))
@@ -78,8 +78,6 @@ def deadly(moment: str, victims: list[int]) -> None:
 
         @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
         def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
-            if moment == BEFORE_COMMIT:
-                die()
             done = super().commit_cycle(request)
             if done.granted:
                 die()

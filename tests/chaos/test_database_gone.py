@@ -43,7 +43,7 @@ def policy(outage_s: float) -> SchedulingPolicy:
         connectivity_grace=part(1.6),
         longest_back_off=Millis(1_000),
         settle_within=Millis(1_000),
-        session_silence=part(0.6),
+        session_silence=part(0.75),
     )
     sweep = SweepPolicy(period=Millis(500), renewal_gap=Millis(int(GAP_S * 1_000)))
     return SchedulingPolicy(lease=lease, sweep=sweep)
@@ -127,5 +127,5 @@ def demand_nothing_placed_or_lost(
     assert [row["state"] for row in plant.attempts(run_id)] == ["succeeded"] * 3
     offered = [lease["offered_at"] / 1_000 for lease in plant.leases(run_id)]
     assert not [at for at in offered if begun <= at <= back]
-    if gaps(plant) == before + 1:
+    if gaps(plant) > before:
         rounds.hit()
