@@ -296,12 +296,13 @@ class Plant:
             .order_by(leases.c.lease_id)
         )
 
-    def undelivered(self, run_id: str) -> list[dict[str, Any]]:
-        """Read the events of a run that the relay has not delivered."""
+    def undelivered(self, run_id: str, kind: str = "") -> list[dict[str, Any]]:
+        """Read the events of a run, of one kind or of any, that the relay has not delivered."""
         ids = [row["attempt_id"] for row in self.attempts(run_id)]
         outbox = tables.outbox
         waiting = outbox.c.delivered_at.is_(None)
-        return self.rows(sa.select(outbox).where(outbox.c.stream.in_(ids), waiting))
+        rows = self.rows(sa.select(outbox).where(outbox.c.stream.in_(ids), waiting))
+        return [row for row in rows if kind in ("", row["kind"])]
 
     def audited(self, action: str, lease_id: str) -> list[str]:
         """Read what the audit trail says of a lease."""

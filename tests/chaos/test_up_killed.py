@@ -57,8 +57,11 @@ def demand_the_run_goes_on(house: Forgeyard, rounds: Rounds, rng: Random, databa
     if all(lives(pid) for pid in first["processes"].values()):
         rounds.hit()
     house.type("up", "-d").ok()
-    assert not [pid for pid in first["processes"].values() if lives(pid)]
+    left = [pid for pid in first["processes"].values() if lives(pid)]
     gate.touch()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
     watched = house.type("run", "watch", run["run_id"], "--timeout", "90s")
     assert watched.code == 0, watched.out + watched.err
     engine = open_engine(database, StoreConfig())
