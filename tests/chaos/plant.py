@@ -376,6 +376,8 @@ class Plant:
             check=False,
             timeout=30,
         )
+        if "workflow not found" in done.stderr:
+            raise LookupError(done.stderr)
         assert done.returncode == 0, f"temporal {' '.join(words)}: {done.stderr}{done.stdout}"
         return done.stdout
 
@@ -420,8 +422,11 @@ class Plant:
         return list(json.loads(shown)["events"])
 
     def workflow_status(self, workflow_id: str) -> str:
-        """Ask how a workflow's newest run stands, such as RUNNING or COMPLETED."""
-        told = self.temporal_cli("workflow", "describe", "-w", workflow_id, "--output", "json")
+        """Ask how a workflow's newest run stands, such as RUNNING or COMPLETED; or ABSENT."""
+        try:
+            told = self.temporal_cli("workflow", "describe", "-w", workflow_id, "--output", "json")
+        except LookupError:
+            return "ABSENT"
         info = json.loads(told)["workflowExecutionInfo"]
         return str(info["status"]).removeprefix("WORKFLOW_EXECUTION_STATUS_")
 
