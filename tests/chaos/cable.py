@@ -19,6 +19,7 @@ class Cable:
         self._free.set()
         self._request = self._answer = self._counted = b""
         self._sockets: list[socket.socket] = []
+        self._stale: set[socket.socket] = set()
         self.held = threading.Event()
         """Set once something is being kept."""
         self.count = 0
@@ -80,10 +81,21 @@ class Cable:
                     if self._answer and self._answer in data:
                         keeps.set()
                 if kept:
-                    self.held.set()
-                    self._free.wait()
+                    far = self._later(near, far, keeps)
                 far.sendall(data)
         _end(far)
+
+    def _later(
+        self, near: socket.socket, far: socket.socket, keeps: threading.Event
+    ) -> socket.socket:
+        """Wait; then connect anew, for the API has hung up on who said nothing for so long."""
+        self._stale.add(far)
+        self.held.set()
+        self._free.wait()
+        fresh = socket.create_connection(("127.0.0.1", self._target))
+        self._sockets.append(fresh)
+        threading.Thread(target=self._down, args=(near, fresh, keeps), daemon=True).start()
+        return fresh
 
     def _down(self, near: socket.socket, far: socket.socket, keeps: threading.Event) -> None:
         with suppress(OSError):
@@ -95,7 +107,8 @@ class Cable:
                 with self._lock:
                     self.count += bool(self._counted) and self._counted in data
                 near.sendall(data)
-        _end(near)
+        if far not in self._stale:
+            _end(near)
 
 
 def _end(sock: socket.socket) -> None:
