@@ -13,7 +13,7 @@ from tests.chaos.plant import Plant, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
 pytestmark = pytest.mark.integration
-SHORT = {"preparation": "3s", "execution": "3s", "upload": "3s"}
+SHORT = {"preparation": "2s", "execution": "7s", "upload": "2s"}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def demand_nothing_held_up(plant: Plant, rounds: Rounds, rng: Random) -> None:
     attempt = contracts.attempt_workflow_id(hangs["job_id"], hangs["number"])
     until(lambda: plant.timer_of(attempt), or_say=plant.tails)
     loop = contracts.loop_workflow_id("default")
-    until(lambda: (at := plant.timer_of(loop)) and at > datetime.now(UTC) + timedelta(seconds=1))
+    until(lambda: (at := plant.timer_of(loop)) and at > datetime.now(UTC) + timedelta(seconds=0.5))
     dues = (plant.timer_of(attempt), plant.timer_of(loop))
     plant.temporal.kill()
     killed_at = datetime.now(UTC)
