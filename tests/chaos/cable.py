@@ -81,6 +81,7 @@ class Cable:
                     if self._answer and self._answer in data:
                         keeps.set()
                 if kept:
+                    data += _rest(near)
                     far = self._later(near, far, keeps)
                 far.sendall(data)
         _end(far)
@@ -109,6 +110,17 @@ class Cable:
                 near.sendall(data)
         if far not in self._stale:
             _end(near)
+
+
+def _rest(sock: socket.socket) -> bytes:
+    """Read what follows at once: headers and body of a request may come one after the other."""
+    rest = b""
+    sock.settimeout(0.3)
+    with suppress(TimeoutError):
+        while data := sock.recv(CHUNK):
+            rest += data
+    sock.settimeout(None)
+    return rest
 
 
 def _end(sock: socket.socket) -> None:
