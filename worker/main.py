@@ -26,12 +26,14 @@ UNUSED_CONNECTIONS: Final = 2
 logger = logging.getLogger(__name__)
 
 
-async def run_worker(config: Config, stop: asyncio.Event) -> None:
+async def run_worker(
+    config: Config, stop: asyncio.Event, *, policy: SchedulingPolicy | None = None
+) -> None:
     """Serve until `stop` is set, connecting again whenever Temporal was away."""
     engine = open_engine(config.database_url(), config.store)
     parts = Parts(
         engine=engine,
-        policy=SchedulingPolicy(),
+        policy=policy or SchedulingPolicy(),
         blobs=FileBlobStore(config.blob_dir()),
         retention=config.retention,
         sql_slots=max(1, config.store.pool - UNUSED_CONNECTIONS),

@@ -110,10 +110,11 @@ def fresh(tmp_path: Path) -> Iterator[Forgeyard]:
     forgeyard = Forgeyard(home=tmp_path)
     yield forgeyard
     forgeyard.type("down")
-    _kill_what_is_left(tmp_path / "data")
+    kill_what_is_left(tmp_path / "data")
 
 
-def _kill_what_is_left(data: Path) -> None:
+def kill_what_is_left(data: Path) -> None:
+    """Kill the recorded children of a system that did not end by itself."""
     record = data / "processes.json"
     if not record.exists():
         return

@@ -1,11 +1,8 @@
 """`forgeyard up`: ports, double starts, ending, and going on where it stopped."""
 
-import os
-import signal
 import socket
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,23 +49,6 @@ def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
     assert _states(fresh, run_id) == {"slow": "succeeded", "last": "succeeded"}
 
 
-def test_a_start_after_a_kill_ends_what_was_left_and_goes_on(fresh: Forgeyard) -> None:
-    gate = fresh.home / "gate"
-    project = fresh.project("killed", TWO_JOBS.replace("GATE", str(gate)))
-    fresh.type("up", "-d").ok()
-    first = fresh.type("status", "--json").ok().json()
-    run = fresh.type("run", "submit", str(project / "forgeyard.yaml"), "--no-source", "--json")
-    run_id = run.ok().json()["run_id"]
-    _wait(lambda: _states(fresh, run_id)["slow"] == "running")
-    os.kill(first["pid"], signal.SIGKILL)
-    fresh.type("up", "-d").ok()
-    gate.touch()
-    for pid in first["processes"].values():
-        assert not _is_alive(pid)
-    watched = fresh.type("run", "watch", run_id, "--timeout", "90s")
-    assert watched.code == 0, watched.out + watched.err
-
-
 def _states(forgeyard: Forgeyard, run_id: str) -> dict[str, Any]:
     shown = forgeyard.type("run", "show", run_id, "--json").ok().json()
     return {job["name"]: job["state"] for job in shown["jobs"]}
@@ -79,10 +59,3 @@ def _wait(happened: Callable[[], bool], seconds: float = 60.0) -> None:
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.2)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False

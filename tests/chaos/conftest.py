@@ -1,0 +1,81 @@
+"""One plant for each module and database; rounds for each test."""
+
+import shutil
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from forgeyard.model.policy import SchedulingPolicy
+from tests.chaos.plant import Plant, running
+from tests.chaos.rounds import Rounds
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure how to replay it, and what every process said last."""
+    report = yield
+    given = getattr(item, "funcargs", {})
+    plant, rounds = given.get("plant"), given.get("rounds")
+    if report.failed and isinstance(rounds, Rounds):
+        report.sections.append(("replay with", rounds.replay()))
+    if report.failed and isinstance(plant, Plant):
+        report.sections.append(("logs of the plant", plant.tails(40)))
+        report.sections.append(("history", plant.story()))
+    return report
+
+
+@pytest.fixture
+def rounds(
+    request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
+) -> Rounds:
+    """Give a test as many rounds as were asked for."""
+    return Rounds(
+        seed=request.config.getoption("--chaos-seed"),
+        count=request.config.getoption("--chaos-rounds"),
+        test=request.node.name,
+        record=record_property,
+    )
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def database(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    sqlite_template: Path,
+    make_postgresql: Callable[[str], AbstractContextManager[str]],
+) -> Iterator[str]:
+    """Give each module a database of its own, of each kind in turn."""
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("database") / "forgeyard.db"
+        shutil.copyfile(sqlite_template, path)
+        yield f"sqlite:///{path}"
+    else:
+        with make_postgresql("chaos") as url:
+            yield url
+
+
+@pytest.fixture(scope="module")
+def policy() -> SchedulingPolicy:
+    """Set the pace; a module that needs shorter deadlines says so itself."""
+    return SchedulingPolicy()
+
+
+@pytest.fixture(scope="module")
+def _plant(
+    tmp_path_factory: pytest.TempPathFactory, database: str, policy: SchedulingPolicy
+) -> Iterator[Plant]:
+    folder = tmp_path_factory.mktemp("plant")
+    with running(Plant(folder=folder, url=database, policy=policy)) as plant:
+        yield plant
+
+
+@pytest.fixture
+def plant(_plant: Plant) -> Iterator[Plant]:
+    """Run the module's plant, whole again and without agents."""
+    _plant.heal()
+    yield _plant
+    _plant.end_agents()

