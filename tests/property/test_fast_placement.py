@@ -18,7 +18,8 @@ from tests.scheduling import NOW
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
 WORLDS = 320
-HUGE = 2**61
+HUGE = (2**55, 2**61)
+"""Too much for a product, and too much for a sum."""
 
 
 def a_crowd(seed: int) -> Snapshot:
@@ -49,9 +50,11 @@ def _odd(rng: Random, runner: SchedulingRunner) -> SchedulingRunner:
     if odd < 0.5:
         return replace(runner, headroom=runner.total.plus(some_crumbs(rng)))
     if odd < 0.6:
-        return replace(runner, total=replace(runner.total, cpu=MilliCpu(0), disk=Bytes(0)))
-    if odd < 0.75:
-        return replace(runner, total=replace(runner.total, memory=Bytes(HUGE + rng.randint(0, 9))))
+        total = replace(runner.total, cpu=MilliCpu(0), disk=Bytes(0))
+        return replace(runner, total=total, headroom=Resources(), reserved=Resources())
+    if odd < 0.8:
+        memory = Bytes(rng.choice(HUGE) + rng.randint(0, 9))
+        return replace(runner, total=replace(runner.total, memory=memory))
     return runner
 
 
@@ -64,7 +67,9 @@ def _asked(
     refusing = [rng.choice(runners).runner_id for _ in range(2)] if runners else []
     resources = kind.resources
     if rng.random() < 0.05:
-        resources = replace(resources, memory=Bytes(HUGE * rng.randint(1, 9)))
+        resources = replace(resources, memory=Bytes(rng.choice(HUGE) * rng.randint(1, 9)))
+    if rng.random() < 0.2:
+        resources = replace(resources, cpu=MilliCpu(0), disk=Bytes(0))
     return replace(
         job,
         requirements=wanted,
