@@ -6,7 +6,7 @@ could do it and what the others lack, never how full they are this second (DIA-0
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from forgeyard.model.units import Resources
@@ -60,9 +60,10 @@ _CODES = {
     RejectionCode.INSUFFICIENT_DISK: DiagnosticCode.INSUFFICIENT_DISK,
     RejectionCode.INSUFFICIENT_SLOTS: DiagnosticCode.INSUFFICIENT_SLOTS,
 }
-_FULL = RejectionCode.BUSY_SLOTS
+FULL = RejectionCode.BUSY_SLOTS
+"""Stands for being full in whatever way."""
 _DOING = {
-    _FULL: ("is full", "are full"),
+    FULL: ("is full", "are full"),
     RejectionCode.OFFLINE: ("is offline", "are offline"),
     RejectionCode.DRAINING: ("is draining", "are draining"),
     RejectionCode.SATURATED: ("is under pressure", "are under pressure"),
@@ -75,7 +76,8 @@ _AWAITED = {
     DiagnosticCode.RECENTLY_REFUSED: "a runner to ask again",
     DiagnosticCode.RUNNERS_UNAVAILABLE: "a runner",
 }
-_STAGES = {code: stage for stage, code in enumerate(RejectionCode)}
+STAGES = {code: stage for stage, code in enumerate(RejectionCode)}
+"""How far a runner comes before a reason stops it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,14 @@ class Diagnosis:
 
     def about(self, job_id: str) -> "Diagnosis":
         """Say the same of another job that wants the same."""
-        return replace(self, job_id=job_id)
+        return Diagnosis(
+            job_id=job_id,
+            code=self.code,
+            sentence=self.sentence,
+            permanent=self.permanent,
+            rejections=self.rejections,
+            near_misses=self.near_misses,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,42 +149,52 @@ def diagnose(
     job: SchedulingJob, runners: Sequence[SchedulingRunner], free: Mapping[str, Resources]
 ) -> Diagnosis:
     """Find the nearest way to a runner and say what stands in it."""
-    if not runners:
-        return Diagnosis(
-            job_id=job.job_id,
-            code=DiagnosticCode.NO_RUNNERS,
-            sentence="No runner is registered; start one with `forgeyard agent`.",
-            permanent=True,
-        )
     able = [runner for runner in runners if can_ever_run(job, runner)]
-    return _not_now(job, able, len(runners)) if able else _never(job, pairings(job, runners, free))
-
-
-def _never(job: SchedulingJob, pairs: Sequence[Pairing]) -> Diagnosis:
-    """Say what the nearest runner lacks; nobody lacks less."""
+    if able:
+        obstacles = Counter(_obstacle(job, runner) for runner in able)
+        return not_now(job, obstacles, first=able[0], registered=len(runners))
+    pairs = pairings(job, runners, free)
     nearest = sorted(pairs, key=lambda pair: _distance(job, pair))
+    return never(job, nearest, tallies=tallies(pairs), registered=len(runners))
+
+
+def never(
+    job: SchedulingJob, nearest: Sequence[Pairing], *, tallies: tuple[Tally, ...], registered: int
+) -> Diagnosis:
+    """Say what the nearest runner lacks; nobody lacks less."""
+    if not nearest:
+        return _nobody(job)
     best = nearest[0]
     needs = " and ".join(rejection.wanted for rejection in best.lasting)
     has = " and ".join(rejection.offered for rejection in best.lasting)
-    if len(pairs) == 1:
+    if registered == 1:
         beginning, who = "The only registered runner can never run this job", best.runner.name
     else:
-        beginning = f"None of the {len(pairs)} registered runners can ever run this job"
+        beginning = f"None of the {registered} registered runners can ever run this job"
         who = f"the best match ({best.runner.name})"
     return Diagnosis(
         job_id=job.job_id,
         code=_CODES[best.lasting[0].code],
         sentence=f"{beginning}: it needs {needs}, but {who} has {has}.",
         permanent=True,
-        rejections=tallies(pairs),
+        rejections=tallies,
         near_misses=_near_misses(nearest),
+    )
+
+
+def _nobody(job: SchedulingJob) -> Diagnosis:
+    return Diagnosis(
+        job_id=job.job_id,
+        code=DiagnosticCode.NO_RUNNERS,
+        sentence="No runner is registered; start one with `forgeyard agent`.",
+        permanent=True,
     )
 
 
 def _distance(job: SchedulingJob, pair: Pairing) -> tuple[int, int, int, str, str]:
     """Measure how far a runner is from fitting: how many reasons, how basic, how much is short."""
-    amounts = _STAGES[RejectionCode.INSUFFICIENT_CPU]
-    stages = [min(_STAGES[rejection.code], amounts) for rejection in pair.lasting]
+    amounts = STAGES[RejectionCode.INSUFFICIENT_CPU]
+    stages = [min(STAGES[rejection.code], amounts) for rejection in pair.lasting]
     return (
         len(stages),
         -min(stages),
@@ -208,28 +227,40 @@ def _near_misses(nearest: Sequence[Pairing]) -> tuple[NearMiss, ...]:
 
 def tallies(pairs: Sequence[Pairing]) -> tuple[Tally, ...]:
     """Count the runners that each reason rules out, the most frequent reason first."""
-    counts = Counter(
-        code for pair in pairs for code in {rejection.code for rejection in pair.rejections}
+    return counted(
+        Counter(
+            code for pair in pairs for code in {rejection.code for rejection in pair.rejections}
+        )
     )
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], _STAGES[item[0]]))
-    return tuple(Tally(code=code, runners=runners) for code, runners in ordered)
 
 
-def _not_now(job: SchedulingJob, able: Sequence[SchedulingRunner], registered: int) -> Diagnosis:
-    """Say what the runners that could do it are doing instead."""
-    groups = Counter(_obstacle(job, runner) for runner in able)
+def counted(counts: Mapping[RejectionCode, int]) -> tuple[Tally, ...]:
+    """Put counts in order, the most frequent reason first."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], STAGES[item[0]]))
+    return tuple(Tally(code=code, runners=runners) for code, runners in ordered if runners)
+
+
+def not_now(
+    job: SchedulingJob,
+    groups: Mapping[RejectionCode, int],
+    *,
+    first: SchedulingRunner,
+    registered: int,
+) -> Diagnosis:
+    """Say what the runners that could do it are doing instead: how many stand back for what."""
     told = [
         f"{groups[obstacle]} {many if groups[obstacle] > 1 else one}"
         for obstacle, (one, many) in _DOING.items()
         if obstacle in groups
     ]
-    if len(able) == 1:
-        who = f"only {able[0].name} can run this job"
-        does = f"it {_DOING[_obstacle(job, able[0])][0]}"
+    able = sum(groups.values())
+    if able == 1:
+        who = f"only {first.name} can run this job"
+        does = f"it {_DOING[next(iter(groups))][0]}"
     else:
-        who = f"{len(able)} of {registered} registered runners can run this job"
+        who = f"{able} of {registered} registered runners can run this job"
         does = " and ".join((", ".join(told[:-1]), told[-1])) if len(told) > 1 else told[0]
-    if _FULL in groups:
+    if FULL in groups:
         code = DiagnosticCode.NO_CAPACITY_NOW
     elif RejectionCode.RECENTLY_REFUSED in groups:
         code = DiagnosticCode.RECENTLY_REFUSED
@@ -246,4 +277,4 @@ def _not_now(job: SchedulingJob, able: Sequence[SchedulingRunner], registered: i
 def _obstacle(job: SchedulingJob, runner: SchedulingRunner) -> RejectionCode:
     """Name what keeps an able runner from taking the job; being absent outweighs being full."""
     absence = next(absences(job, runner), None)
-    return absence.code if absence else _FULL
+    return absence.code if absence else FULL

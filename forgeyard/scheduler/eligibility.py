@@ -156,6 +156,17 @@ def is_trusted(wanted: TrustClass | None, offered: TrustClass) -> bool:
 
 def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
     """List why a runner takes no work at present, or not this job."""
+    yield from own_absences(runner)
+    if runner.runner_id in job.refused_by:
+        yield Rejection(
+            code=RejectionCode.RECENTLY_REFUSED,
+            wanted="a runner that has not refused it lately",
+            offered=job.refused_by[runner.runner_id],
+        )
+
+
+def own_absences(runner: SchedulingRunner) -> Iterator[Rejection]:
+    """List why a runner takes no work at present, whatever the job."""
     state = RunnerState.OFFLINE if runner.session_id is None else runner.state
     if state in _STATES:
         offered = f"{state}: {runner.pressure} pressure" if _is_pressed(runner, state) else state
@@ -165,12 +176,6 @@ def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection
             code=RejectionCode.SUSPECT,
             wanted="a runner heard of since its last loss",
             offered="suspect: it lost a lease and has been silent since",
-        )
-    if runner.runner_id in job.refused_by:
-        yield Rejection(
-            code=RejectionCode.RECENTLY_REFUSED,
-            wanted="a runner that has not refused it lately",
-            offered=job.refused_by[runner.runner_id],
         )
 
 

@@ -11,6 +11,7 @@ from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Millis, Resources, Rounding
+from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.diagnose import (
     Diagnosis,
     DiagnosticCode,
@@ -23,7 +24,6 @@ from forgeyard.scheduler.diagnose import (
 )
 from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.order import effective_priority, in_order
-from forgeyard.scheduler.place import Board
 from forgeyard.scheduler.score import PlacementScore, score
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
@@ -102,10 +102,11 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     ahead = queue[: queue.index(job)]
     board = Board(snapshot.runners, policy)
     is_full = _replay(ahead, board, policy.batch)
-    pairs = pairings(job, snapshot.runners, board.free)
+    free = board.free()
+    pairs = pairings(job, snapshot.runners, free)
     verdicts = _verdicts(job, pairs, board, policy)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
-    diagnosis = None if eligible else diagnose(job, snapshot.runners, board.free)
+    diagnosis = None if eligible else diagnose(job, snapshot.runners, free)
     return Explanation(
         job_id=job.job_id,
         job_name=job.name,
@@ -134,7 +135,7 @@ def _replay(ahead: Sequence[SchedulingJob], board: Board, batch: int) -> bool:
     for other in ahead:
         if placed == batch:
             break
-        placed += board.place(other) is not None
+        placed += bool(board.place(other))
     return placed == batch
 
 
@@ -162,10 +163,13 @@ def _sentence(
 def _verdicts(
     job: SchedulingJob, pairs: Sequence[Pairing], board: Board, policy: SchedulingPolicy
 ) -> tuple[RunnerVerdict, ...]:
+    free = board.free()
     ranking = board.ranking(job, len(pairs))
     ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
     verdicts = (
-        _verdict(job, pair, ranks.get(pair.runner.runner_id), board, policy) for pair in pairs
+        _verdict(job, pair, free[name], rank=ranks.get(name), policy=policy)
+        for pair in pairs
+        for name in (pair.runner.runner_id,)
     )
     return tuple(
         sorted(verdicts, key=lambda it: (it.rank is None, it.rank or 0, it.name, it.runner_id))
@@ -173,10 +177,14 @@ def _verdicts(
 
 
 def _verdict(
-    job: SchedulingJob, pair: Pairing, rank: int | None, board: Board, policy: SchedulingPolicy
+    job: SchedulingJob,
+    pair: Pairing,
+    free: Resources,
+    *,
+    rank: int | None,
+    policy: SchedulingPolicy,
 ) -> RunnerVerdict:
     runner = pair.runner
-    free = board.free[runner.runner_id]
     fits = rank is not None
     return RunnerVerdict(
         runner_id=runner.runner_id,

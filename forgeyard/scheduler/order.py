@@ -5,8 +5,11 @@ wins, so whoever became eligible later cannot overtake for ever: that is the sta
 priorities whose base lies above the limit (emergency) stay ahead of it.
 """
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from types import MappingProxyType
 
 from forgeyard.model.job import Priority
@@ -23,6 +26,7 @@ BASE = MappingProxyType(
         Priority.EMERGENCY: 400,
     }
 )
+_SINCE, _ID = attrgetter("eligible_at"), attrgetter("job_id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +63,29 @@ def sort_key(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> tuple[in
     return (-effective_priority(job, policy, now).total, job.eligible_at, job.job_id)
 
 
+def served(
+    jobs: Iterable[SchedulingJob], policy: SchedulingPolicy, now: int
+) -> Iterator[SchedulingJob]:
+    """Hand out jobs as a cycle serves them, whatever order they come in.
+
+    Within a priority nobody who became eligible later is ahead, so only the heads are compared.
+    """
+    by_priority: dict[Priority, list[SchedulingJob]] = {priority: [] for priority in Priority}
+    for job in jobs:
+        by_priority[job.priority].append(job)
+    queues = map(_oldest_first, by_priority.values())
+    return heapq.merge(*queues, key=lambda job: sort_key(job, policy, now))
+
+
+def _oldest_first(jobs: list[SchedulingJob]) -> Iterator[SchedulingJob]:
+    """Sort by age, and those of one age by id only when it is their turn."""
+    jobs.sort(key=_SINCE)
+    for _, alike in groupby(jobs, key=_SINCE):
+        yield from sorted(alike, key=_ID)
+
+
 def in_order(
     jobs: Iterable[SchedulingJob], policy: SchedulingPolicy, now: int
 ) -> list[SchedulingJob]:
-    """Sort jobs as a cycle serves them, whatever order they come in."""
-    return sorted(jobs, key=lambda job: sort_key(job, policy, now))
+    """Sort jobs as a cycle serves them."""
+    return list(served(jobs, policy, now))

@@ -3,7 +3,8 @@
 | fault | here | closer to the code, in tests/integration |
 |---|---|---|
 | worker killed between commit and its answer | test_worker_killed | store/test_commit |
-| Temporal killed; down across due timers | test_temporal_killed, test_timers_missed | temporal/test_worker |
+| Temporal killed | test_temporal_killed | temporal/test_worker |
+| Temporal down across due timers | test_timers_missed | |
 | agent killed with its work | test_agent_killed | agent/test_agent_end_to_end |
 | frozen past its lease, or before starting | test_agent_frozen | agent/test_agent_end_to_end |
 | accepted before the workflow was started | test_worker_killed | temporal/test_attempt_lease |

@@ -5,7 +5,8 @@ import pytest
 from forgeyard.model.capability import Platform
 from forgeyard.model.job import Priority
 from forgeyard.model.runner import RunnerState
-from forgeyard.scheduler.place import Board, Decision, plan
+from forgeyard.scheduler.board import Board
+from forgeyard.scheduler.place import Decision, plan
 from tests.scheduling import (
     NOW,
     POLICY,
@@ -104,7 +105,7 @@ def test_the_best_score_never_beats_a_missing_requirement() -> None:
 def test_ranking_takes_nothing_from_the_board() -> None:
     board = Board([a_runner(total=ONE_SLOT)], POLICY)
     assert board.ranking(a_job(), 5) == board.ranking(a_job(), 5)
-    assert board.place(a_job()) is not None
-    assert board.ranking(a_job(), 5) == []
-    assert board.place(a_job("next")) is None
-    assert board.free["rnr_linux-1"].slots == 0
+    assert board.place(a_job())
+    assert board.ranking(a_job(), 5) == ()
+    assert not board.place(a_job("next"))
+    assert board.free()["rnr_linux-1"].slots == 0

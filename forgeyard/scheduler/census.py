@@ -1,0 +1,140 @@
+"""Why blocked jobs wait, counted over all runners at once.
+
+Says exactly what `diagnose.diagnose` says of the same job and the same runners, and words it there.
+Only the few runners that a sentence names are looked at one by one.
+"""
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from forgeyard.scheduler.columns import EXACT, Columns, Mask, Numbers, Places, fits
+from forgeyard.scheduler.diagnose import (
+    FULL,
+    STAGES,
+    Diagnosis,
+    Pairing,
+    counted,
+    never,
+    not_now,
+)
+from forgeyard.scheduler.eligibility import RejectionCode, own_absences, rejections
+from forgeyard.scheduler.snapshot import SchedulingJob
+from forgeyard.scheduler.words import DIMENSIONS
+
+Codes = tuple[RejectionCode, ...]
+_AMOUNTS = STAGES[RejectionCode.INSUFFICIENT_CPU]
+"""The stage from which on it is only a matter of amounts."""
+_BY_STAGE = tuple(RejectionCode)
+
+
+class Census:
+    """Finds why jobs wait from what a cycle knows of its runners when it ends."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self._absent: Counter[RejectionCode] = Counter()
+        self._obstacle = np.full(len(columns.runners), STAGES[FULL], dtype=np.intp)
+        """What keeps each runner from any job it could do: being absent outweighs being full."""
+        for place in np.flatnonzero(~columns.takes_work).tolist():
+            codes = [rejection.code for rejection in own_absences(columns.runners[place])]
+            self._absent.update(codes)
+            self._obstacle[place] = STAGES[codes[0]]
+
+    def diagnose(self, job: SchedulingJob) -> Diagnosis:
+        """Find the nearest way to a runner and say what stands in it."""
+        columns = self._columns
+        able = columns.satisfying(job.requirements)
+        able &= fits(columns.wanted(job.resources), columns.room)
+        return self._not_now(job, able) if able.any() else self._never(job)
+
+    def _not_now(self, job: SchedulingJob, able: Mask) -> Diagnosis:
+        """Count what the runners that could do it are doing instead."""
+        obstacles = self._obstacle
+        refusing = [place for place in self._refusing(job) if obstacles[place] == STAGES[FULL]]
+        if refusing:
+            obstacles = obstacles.copy()
+            obstacles[refusing] = STAGES[RejectionCode.RECENTLY_REFUSED]
+        counts = np.bincount(obstacles[able]).tolist()
+        return not_now(
+            job,
+            {_BY_STAGE[stage]: count for stage, count in enumerate(counts) if count},
+            first=self._columns.runners[int(able.argmax())],
+            registered=len(able),
+        )
+
+    def _never(self, job: SchedulingJob) -> Diagnosis:
+        """Find the nearest runner of each way to miss, and count every reason."""
+        columns = self._columns
+        lacks = [self._lacks(job, profile) for profile in range(len(columns.profiles))]
+        short = ~_enough(columns.wanted(job.resources), columns.room)
+        tally = self._absent + Counter({RejectionCode.RECENTLY_REFUSED: len(self._refusing(job))})
+        sizes = np.bincount(columns.profile_of, minlength=len(lacks)).tolist()
+        for codes, size in zip(lacks, sizes, strict=True):
+            tally.update(dict.fromkeys(codes, size))
+        busy = ~_enough(columns.wanted(job.resources), columns.free) & ~short
+        for name, never_enough, not_enough in zip(DIMENSIONS, short, busy, strict=True):
+            tally[RejectionCode(f"insufficient_{name}")] += int(never_enough.sum())
+            tally[RejectionCode(f"busy_{name}")] += int(not_enough.sum())
+        nearest = [columns.runners[place] for place in self._nearest(job, lacks, short)]
+        pairs = [Pairing(runner=it, rejections=rejections(job, it)) for it in nearest]
+        return never(job, pairs, tallies=counted(tally), registered=len(columns.runners))
+
+    def _nearest(
+        self, job: SchedulingJob, lacks: list[Codes], short: npt.NDArray[np.bool_]
+    ) -> list[int]:
+        """List the nearest place of each way to miss, nearest first."""
+        columns = self._columns
+        ways = {codes: way for way, codes in enumerate(dict.fromkeys(lacks))}
+        way = np.array([ways[codes] for codes in lacks], dtype=np.intp)[columns.profile_of]
+        for lacking in short:
+            way = way * 2 + lacking
+        reasons = np.array([len(codes) for codes in lacks], dtype=np.intp)[columns.profile_of]
+        stages = np.array(
+            [min((STAGES[code] for code in codes), default=_AMOUNTS) for codes in lacks],
+            dtype=np.intp,
+        )
+        order = np.lexsort(
+            (
+                columns.name_rank,
+                self._missing_share(job),
+                -stages[columns.profile_of],
+                reasons + short.sum(axis=0),
+            )
+        )
+        _, first = np.unique(way[order], return_index=True)
+        nearest: list[int] = order[np.sort(first)].tolist()
+        return nearest
+
+    def _missing_share(self, job: SchedulingJob) -> Places:
+        """Rank what is short in every dimension, in thousandths of what is wanted."""
+        wanted = job.resources
+        amounts = (wanted.cpu, wanted.memory, wanted.disk, wanted.slots)
+        room = self._columns.room
+        if max(amounts) > EXACT:
+            room = room.astype(np.object_)
+        shares = [
+            np.where(want > np.maximum(have, 0), (want - have) * 1000 // max(want, 1), 0)
+            for want, have in zip(amounts, room, strict=True)
+        ]
+        total: Numbers = np.sum(shares, axis=0)
+        rank: Places = np.unique(total, return_inverse=True)[1]
+        return rank
+
+    def _lacks(self, job: SchedulingJob, profile: int) -> Codes:
+        """List what a profile lacks for good, whatever its amounts."""
+        found = rejections(job, self._columns.profiles[profile])
+        return tuple(it.code for it in found if it.permanent and STAGES[it.code] < _AMOUNTS)
+
+    def _refusing(self, job: SchedulingJob) -> list[int]:
+        places = self._columns.place_of
+        return [places[name] for name in job.refused_by if name in places]
+
+
+def _enough(wanted: list[int], offered: Numbers) -> npt.NDArray[np.bool_]:
+    """Tell where each dimension of an amount is available."""
+    enough: npt.NDArray[np.bool_] = np.array(
+        [have >= want for want, have in zip(wanted, offered, strict=True)], dtype=np.bool_
+    )
+    return enough

@@ -1,0 +1,172 @@
+"""The runners of a cycle as columns of numbers, so that one question is put to all at once.
+
+Integers alone, and none may overflow. Up to `EXACT` nothing can: a difference is at
+most 2^50 + 2^50, and a thousand times four of them less than 2^63. A fleet with larger amounts is
+reckoned in Python's own integers, by the same code: slow, but right.
+"""
+
+from collections.abc import Iterable
+from functools import cached_property, lru_cache
+from itertools import chain
+from operator import attrgetter
+
+import numpy as np
+import numpy.typing as npt
+
+from forgeyard.model.capability import Requirements
+from forgeyard.model.runner import ResourcePressure
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler.eligibility import satisfies, takes_work
+from forgeyard.scheduler.score import hash64
+from forgeyard.scheduler.snapshot import SchedulingRunner
+from forgeyard.scheduler.words import DIMENSIONS
+
+Numbers = npt.NDArray[np.int64]
+Places = npt.NDArray[np.intp]
+Mask = npt.NDArray[np.bool_]
+
+EXACT = 2**50
+"""A pebibyte, or as many thousandths of a core."""
+_SUMS_FIT = 2**60
+_PARTS = ("total", "headroom", "reserved")
+_amounts_of = attrgetter(*(f"{part}.{name}" for part in _PARTS for name in DIMENSIONS))
+_runner_hash = lru_cache(maxsize=2**17)(hash64)
+
+
+class Columns:
+    """One place for each runner, in the order of their hashes; that is the order of a tie."""
+
+    def __init__(self, runners: Iterable[SchedulingRunner]) -> None:
+        by_id = sorted(runners, key=attrgetter("runner_id"))
+        hashes = np.array([_runner_hash(runner.runner_id) for runner in by_id], dtype=np.uint64)
+        order: Places = np.argsort(hashes, kind="stable")
+        self.runners: list[SchedulingRunner] = [by_id[place] for place in order.tolist()]
+        self.hashes: list[int] = hashes[order].tolist()
+        self.profiles: list[SchedulingRunner] = []
+        """The first runner of each sort that can do the same things."""
+        self.profile_of = self._profile()
+        self.takes_work: Mask = np.array([takes_work(it) for it in self.runners], dtype=np.bool_)
+        self.divisor: Numbers = np.array(
+            [1 + (runner.pressure is ResourcePressure.CPU) for runner in self.runners],
+            dtype=np.int64,
+        )
+        self.room, self.free = _room_and_free(self.runners)
+        """What jobs may ever hold and what is left of it; a row for each dimension."""
+
+    @property
+    def exact(self) -> bool:
+        """Tell whether the numbers are small enough for the machine's own arithmetic."""
+        return self.free.dtype != np.object_
+
+    @cached_property
+    def place_of(self) -> dict[str, int]:
+        """Find a runner's place by its id."""
+        return {runner.runner_id: place for place, runner in enumerate(self.runners)}
+
+    @cached_property
+    def name_rank(self) -> Places:
+        """Number the runners by name."""
+        named = [(runner.name, runner.runner_id) for runner in self.runners]
+        rank: Places = np.empty(len(named), dtype=np.intp)
+        rank[sorted(range(len(named)), key=named.__getitem__)] = np.arange(len(named))
+        return rank
+
+    def wanted(self, resources: Resources) -> list[int]:
+        """List an amount; more than there can be anywhere is cut down to just that."""
+        amounts = [resources.cpu, resources.memory, resources.disk, resources.slots]
+        return [min(amount, EXACT + 1) for amount in amounts] if self.exact else amounts
+
+    def satisfying(self, requirements: Requirements) -> Mask:
+        """Tell which runners meet every requirement, one look for each profile."""
+        looks = [satisfies(requirements, it.capabilities, it.trust) for it in self.profiles]
+        met: Mask = np.array(looks, dtype=np.bool_)[self.profile_of]
+        return met
+
+    def take(self, place: int, resources: Resources) -> None:
+        """Give some of a runner's room away."""
+        self.free[:, place] -= self.wanted(resources)
+
+    def left(self) -> dict[str, Resources]:
+        """Tell what every runner has left."""
+        return {
+            runner.runner_id: Resources(
+                cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots
+            )
+            for runner, cpu, memory, disk, slots in zip(
+                self.runners, *self.free.tolist(), strict=True
+            )
+        }
+
+    def _profile(self) -> Places:
+        """Number the profiles; runners often share the very objects, which saves comparisons."""
+        capabilities = _identities(runner.capabilities for runner in self.runners)
+        trust = _identities(runner.trust for runner in self.runners)
+        pairs, first, pair_of = np.unique(
+            np.stack((capabilities, trust)), axis=1, return_index=True, return_inverse=True
+        )
+        numbers: dict[object, int] = {}
+        profiles = np.empty(pairs.shape[1], dtype=np.intp)
+        examples: list[int] = first.tolist()
+        for pair, place in enumerate(examples):
+            runner = self.runners[place]
+            profile = _profile_of(runner)
+            if profile not in numbers:
+                numbers[profile] = len(self.profiles)
+                self.profiles.append(runner)
+            profiles[pair] = numbers[profile]
+        found: Places = profiles[pair_of]
+        return found
+
+
+def _identities(objects: Iterable[object]) -> Places:
+    return np.fromiter(map(id, objects), dtype=np.intp)
+
+
+def fits(wanted: list[int], offered: Numbers) -> Mask:
+    """Tell where every dimension of an amount is available."""
+    cpu, memory, disk, slots = wanted
+    big: Mask = (offered[0] >= cpu) & (offered[1] >= memory)
+    enough: Mask = big & (offered[2] >= disk) & (offered[3] >= slots)
+    return enough
+
+
+def _room_and_free(runners: list[SchedulingRunner]) -> tuple[Numbers, Numbers]:
+    try:
+        parts = _parts(runners, np.int64)
+    except OverflowError:
+        parts = None
+    if parts is not None and _within(parts, _SUMS_FIT):
+        room, free = _subtracted(parts)
+        if _within(room, EXACT) and _within(free, EXACT):
+            return room, free
+    return _subtracted(_parts(runners, np.object_))
+
+
+def _parts(runners: list[SchedulingRunner], dtype: npt.DTypeLike) -> Numbers:
+    """Read every amount: by part, dimension and runner."""
+    flat: Numbers = np.fromiter(chain.from_iterable(map(_amounts_of, runners)), dtype=dtype)
+    by_runner = flat.reshape(-1, len(_PARTS), len(DIMENSIONS))
+    return np.ascontiguousarray(by_runner.transpose(1, 2, 0))
+
+
+def _subtracted(parts: Numbers) -> tuple[Numbers, Numbers]:
+    total, headroom, reserved = parts
+    room = total - headroom
+    return room, room - reserved
+
+
+def _within(numbers: Numbers, limit: int) -> bool:
+    return not numbers.size or (-limit <= int(numbers.min()) and int(numbers.max()) <= limit)
+
+
+def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
+    """Group runners that can do the same things."""
+    offered = runner.capabilities
+    return (
+        offered.platform,
+        offered.os_version,
+        offered.architecture,
+        offered.toolchains,
+        tuple(sorted(offered.labels.items())),
+        runner.trust,
+    )
