@@ -148,6 +148,8 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.toolchains,
         tuple(sorted(wanted.labels.items())),
         wanted.trust,
+        wanted.agent_version,
+        wanted.equipment,
         job.resources,
     )
 
@@ -162,6 +164,8 @@ def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
         offered.toolchains,
         tuple(sorted(offered.labels.items())),
         runner.trust,
+        offered.agent_version,
+        offered.equipment,
     )
 
 
