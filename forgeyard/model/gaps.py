@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from forgeyard.model.capability import in_range
 from forgeyard.model.equipment import (
@@ -55,11 +56,21 @@ class Gap:
 
 def has_gaps(wanted: EquipmentRequirement, offered: Equipment) -> bool:
     """Tell whether anything is missing or unknown, and stop at the first such thing."""
-    return wanted != NO_EQUIPMENT and next(gaps(wanted, offered), None) is not None
+    if wanted == NO_EQUIPMENT:
+        return False
+    return next(_gaps_but_gpus(wanted, offered), None) is not None or (
+        wanted.gpu is not None and _gpu_shortage(wanted.gpu, offered.gpus) is not None
+    )
 
 
 def gaps(wanted: EquipmentRequirement, offered: Equipment) -> Iterator[Gap]:
     """List everything that is missing or unknown, in a fixed order."""
+    yield from _gaps_but_gpus(wanted, offered)
+    if wanted.gpu is not None:
+        yield from _gpus(wanted.gpu, offered.gpus)
+
+
+def _gaps_but_gpus(wanted: EquipmentRequirement, offered: Equipment) -> Iterator[Gap]:
     yield from _features(wanted.cpu_features, offered.cpu_features)
     for runtime in wanted.runtimes:
         yield from _runtime(runtime, offered)
@@ -78,8 +89,6 @@ def gaps(wanted: EquipmentRequirement, offered: Equipment) -> Iterator[Gap]:
             )
     for device in wanted.devices:
         yield from _device(device, offered)
-    if wanted.gpu is not None:
-        yield from _gpus(wanted.gpu, offered.gpus)
 
 
 def wants(wanted: EquipmentRequirement) -> tuple[str, ...]:
@@ -141,30 +150,37 @@ def _device(wanted: DeviceRequirement, offered: Equipment) -> Iterator[Gap]:
         )
 
 
-def _gpus(wanted: GpuRequirement, offered: Sequence[Gpu] | None) -> Iterator[Gap]:
-    """Narrow the GPUs down by one property after the other, and name where too few remain."""
-    left = tuple(offered or ())
-    found = Gap(
-        aspect=Aspect.GPU,
-        is_known=offered is not None,
-        wanted=_gpu_text(wanted),
-        offered="unknown GPUs" if offered is None else _gpus_text(left),
-    )
+def _gpus(wanted: GpuRequirement, offered: tuple[Gpu, ...] | None) -> Iterator[Gap]:
+    shortage = _gpu_shortage(wanted, offered)
+    if shortage is not None:
+        aspect, is_known = shortage
+        yield Gap(
+            aspect=aspect,
+            is_known=is_known,
+            wanted=_gpu_text(wanted),
+            offered="unknown GPUs" if offered is None else _gpus_text(offered),
+        )
+
+
+def _gpu_shortage(
+    wanted: GpuRequirement, offered: tuple[Gpu, ...] | None
+) -> tuple[Aspect, bool] | None:
+    """Narrow the GPUs down by one property after the other; name the one that leaves too few.
+
+    Beside it stands whether that is known. Words are not made here, for most of them nobody reads.
+    """
+    if offered is None:
+        return Aspect.GPU, False
+    left = offered
     if len(left) < wanted.count:
-        yield found
-        return
+        return Aspect.GPU, True
     for aspect, fits in _properties(wanted):
         answers = [(gpu, fits(gpu)) for gpu in left]
         left = tuple(gpu for gpu, answer in answers if answer is True)
         if len(left) < wanted.count:
             maybe = sum(answer is not False for _, answer in answers)
-            yield Gap(
-                aspect=aspect,
-                is_known=maybe < wanted.count,
-                wanted=found.wanted,
-                offered=found.offered,
-            )
-            return
+            return aspect, maybe < wanted.count
+    return None
 
 
 def _properties(wanted: GpuRequirement) -> Iterator[tuple[Aspect, Callable[[Gpu], bool | None]]]:
@@ -207,6 +223,7 @@ def _device_text(wanted: DeviceRequirement) -> str:
     return f"{wanted.count} {'device' if wanted.count == 1 else 'devices'} {wanted.kind}"
 
 
+@lru_cache(maxsize=256)
 def _gpu_text(wanted: GpuRequirement) -> str:
     """Print GPUs that are wanted: `2 GPUs (nvidia, 16 GiB, compute capability >=8.0)`."""
     memory = wanted.memory
@@ -221,7 +238,8 @@ def _gpu_text(wanted: GpuRequirement) -> str:
     return _counted(wanted.count) + (f" ({said})" if said else "")
 
 
-def _gpus_text(gpus: Sequence[Gpu]) -> str:
+@lru_cache(maxsize=1024)
+def _gpus_text(gpus: tuple[Gpu, ...]) -> str:
     """Print GPUs that are there, those alike together and only the first kinds."""
     kinds = Counter(_one_gpu_text(gpu) for gpu in gpus)
     told = [f"{_counted(count)} ({text})" for text, count in list(kinds.items())[:GPUS_TOLD]]
