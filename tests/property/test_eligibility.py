@@ -144,7 +144,7 @@ def test_every_reason_against_equipment_is_the_one_that_the_naive_judge_names() 
     @given(seed=seeds)
     def check(seed: int) -> None:
         rng = Random(seed)
-        for _ in range(25):
+        for _ in range(50):
             wishes, has = some_wishes(rng, share=0.4), some_equipment(rng)
             job, runner = equipped(wishes, has)
             found = [it.code for it in rejections(job, runner)]
