@@ -20,6 +20,15 @@ from pydantic_settings import (
 
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.capability import Toolchain, TrustClass
+from forgeyard.model.equipment import (
+    MAX_DEVICES,
+    MAX_GPUS,
+    DeviceCount,
+    GpuSharing,
+    GpuVendor,
+    Provenance,
+    Word,
+)
 from forgeyard.model.units import GIB, MIB
 
 
@@ -93,6 +102,10 @@ class AgentConfig(Group):
     """The only PATH that jobs see, after their toolchains'."""
     pass_env: tuple[str, ...] = ("LANG", "LC_ALL", "TZ")
     toolchains: tuple["ToolchainConfig", ...] = ()
+    devices: Mapping[Word, DeviceCount] = Field(default={}, max_length=MAX_DEVICES)
+    """How many devices of each kind jobs may use here."""
+    gpus: tuple["GpuConfig", ...] = Field(default=(), max_length=MAX_GPUS)
+    """The GPUs that jobs may use; without any, those that `nvidia-smi` lists."""
     secrets_file: str = ""
     """A 0600 file of NAME=value lines that jobs on this host may name."""
     headroom_cpu: str = "0"
@@ -110,7 +123,17 @@ class ToolchainConfig(Group):
 
     def toolchain(self) -> Toolchain:
         """Describe it as a capability."""
-        return Toolchain(name=self.name, version=self.version)
+        return Toolchain(name=self.name, version=self.version, provenance=Provenance.CONFIGURED)
+
+
+class GpuConfig(Group):
+    """A GPU to offer; what is left out stays unknown, and satisfies nobody who asks for it."""
+
+    vendor: GpuVendor | None = None
+    model: Word = ""
+    memory: str = ""
+    compute_capability: Word = ""
+    sharing: GpuSharing | None = None
 
 
 class Config(BaseSettings):

@@ -28,6 +28,7 @@ from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from tests.equipment import naive_codes, naive_version, some_equipment, some_wishes
 from tests.scheduling import MINUTE, NOW
 
 T = TypeVar("T")
@@ -37,6 +38,7 @@ fixed = settings(max_examples=300, deadline=None, derandomize=True)
 
 VERSIONS = ("1.2", "1.10", "2.0", "2.5.1", "3.0")
 RANGES = (">=1.10", "<2.5", "==2.*", ">=1.2,<3", "!=2.0")
+AGENTS = ("0.1", "0.2", "")
 DIGESTS = ("sha256:a", "sha256:b")
 TOOLS = ("python", "xcode")
 
@@ -89,6 +91,8 @@ def some_requirements(rng: Random) -> Requirements:
         toolchains=(tool,) if rng.random() < 0.3 else (),
         labels={"zone": rng.choice("ab")} if rng.random() < 0.1 else {},
         trust=rarely(rng, list(TrustClass)),
+        agent_version=rarely(rng, (">=0.2", "<0.2")),
+        equipment=some_wishes(rng, share=0.02),
     )
 
 
@@ -107,6 +111,8 @@ def some_capabilities(rng: Random) -> Capabilities:
             for _ in range(rng.randint(0, 3))
         ),
         labels={"zone": rng.choice("ab")} if rng.random() < 0.6 else {},
+        agent_version=rng.choice(AGENTS),
+        equipment=some_equipment(rng),
     )
 
 
@@ -199,6 +205,9 @@ def naive_capable(job: SchedulingJob, runner: SchedulingRunner) -> bool:
         checks.append(runner.trust == want.trust)
     for label in want.labels:
         checks.append(label in have.labels and have.labels[label] == want.labels[label])
+    if want.agent_version is not None:
+        checks.append(naive_version(have.agent_version or None, want.agent_version))
+    checks.append(not naive_codes(want.equipment, have.equipment))
     for tool in want.toolchains:
         checks.append(any(naive_tool(tool, offer) for offer in have.toolchains))
     return all(checks)
@@ -211,30 +220,6 @@ def naive_tool(want: ToolchainRequirement, have: Toolchain) -> bool:
     if want.digest is not None and (have.digest is None or want.digest != have.digest):
         return False
     return want.version is None or naive_version(have.version, want.version)
-
-
-def naive_version(version: str | None, wanted: str) -> bool:
-    """Compare dotted numbers part by part."""
-    return version is not None and all(
-        naive_clause(naive_numbers(version), clause) for clause in wanted.split(",")
-    )
-
-
-def naive_clause(have: tuple[int, ...], clause: str) -> bool:
-    """Judge one clause of a range; 2 equals 2.0.0, and `==2.*` is a prefix."""
-    operator = clause[:2] if clause[1] == "=" else clause[0]
-    bound = clause.removeprefix(operator)
-    if bound.endswith(".*"):
-        prefix = tuple(int(part) for part in bound.removesuffix(".*").split("."))
-        return have[: len(prefix)] == prefix
-    limit = naive_numbers(bound)
-    return {">=": have >= limit, "<": have < limit, "!=": have != limit}[operator]
-
-
-def naive_numbers(text: str) -> tuple[int, ...]:
-    """Read a dotted number, filled up to four parts."""
-    parts = [int(part) for part in text.split(".")]
-    return tuple(parts + [0] * (4 - len(parts)))
 
 
 def naive_fit(want: Resources, have: Resources) -> bool:

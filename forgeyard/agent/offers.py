@@ -7,11 +7,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
-
 from forgeyard.config import ToolchainConfig
-from forgeyard.model.capability import Toolchain, ToolchainRequirement
+from forgeyard.model.capability import Toolchain, ToolchainRequirement, in_range
+from forgeyard.model.equipment import Equipment
+from forgeyard.model.gaps import gaps
 from forgeyard.model.job import JobSpec
 from forgeyard.model.runner import RejectReason, ResourcePressure
 
@@ -33,6 +32,7 @@ class Situation:
     """Names of the secrets that jobs may have here."""
     shells: frozenset[str]
     toolchains: tuple[Toolchain, ...]
+    equipment: Equipment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ def _reasons(spec: JobSpec, situation: Situation) -> tuple[tuple[RejectReason, s
         (RejectReason.UNSUPPORTED_SPEC, _unknown_shells(spec, situation)),
         (RejectReason.LOCAL_POLICY, _missing_secrets(spec, situation)),
         (RejectReason.CAPABILITY_CHANGED, _missing_toolchains(spec, situation)),
+        (RejectReason.CAPABILITY_CHANGED, _missing_equipment(spec, situation)),
         (RejectReason.RESOURCE_PRESSURE, _pressure(spec, situation)),
         (RejectReason.DISK_INSUFFICIENT, _too_little_disk(spec, situation)),
     )
@@ -86,6 +87,12 @@ def _missing_toolchains(spec: JobSpec, situation: Situation) -> str:
     return f"not offered any more: {', '.join(missing)}" if missing else ""
 
 
+def _missing_equipment(spec: JobSpec, situation: Situation) -> str:
+    """Judge with the scheduler's own rule, by what this agent has registered with."""
+    gap = next(gaps(spec.requires.equipment, situation.equipment), None)
+    return f"needs {gap.wanted}, has {gap.offered}" if gap else ""
+
+
 def _pressure(spec: JobSpec, situation: Situation) -> str:
     if situation.free_slots < max(1, spec.resources.slots):
         return "no free slot"
@@ -105,16 +112,7 @@ def satisfies(offered: Toolchain, wanted: ToolchainRequirement) -> bool:
         return False
     if wanted.digest is not None and offered.digest != wanted.digest:
         return False
-    return wanted.version is None or _in_range(offered.version, wanted.version)
-
-
-def _in_range(version: str | None, wanted: str) -> bool:
-    if version is None:
-        return False
-    try:
-        return SpecifierSet(wanted).contains(Version(version), prereleases=True)
-    except (InvalidSpecifier, InvalidVersion):
-        return False
+    return wanted.version is None or in_range(offered.version, wanted.version) is True
 
 
 def search_path(

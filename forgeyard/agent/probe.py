@@ -5,22 +5,26 @@ What cannot be found out stays unknown, and the scheduler never takes unknown fo
 
 import asyncio
 import platform
-import re
-import shutil
-import signal
 import socket
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from forgeyard.agent import host
-from forgeyard.agent.process import send
+from forgeyard.agent.asking import ask, parse_version
+from forgeyard.agent.equipment import equipment
 from forgeyard.config import AgentConfig
-from forgeyard.model.capability import Architecture, Capabilities, Platform, Toolchain
+from forgeyard.model.capability import (
+    REPORT_VERSION,
+    Architecture,
+    Capabilities,
+    Platform,
+    Toolchain,
+)
+from forgeyard.model.equipment import Provenance
 from forgeyard.model.protocol import Register
 from forgeyard.model.units import Resources, Rounding, parse_bytes, parse_cpu
 
-TOOL_TIMEOUT_S = 2.0
 TOOLS: dict[str, tuple[str, ...]] = {
     "python": ("python3", "--version"),
     "git": ("git", "--version"),
@@ -50,14 +54,18 @@ _PLATFORMS = {
     "Darwin": Platform.MACOS,
     "Windows": Platform.WINDOWS,
 }
-_VERSION = re.compile(r"\d+(?:\.\d+)+|(?<![\w.])\d+(?![\w.])")
+_PROVENANCE = {
+    **dict.fromkeys(("platform", "os_version", "architecture", "cpu_features"), Provenance.PROBED),
+    **dict.fromkeys(("labels", "trust"), Provenance.CONFIGURED),
+}
+"""How the fields of a report are known that do not say so themselves."""
 
 
 async def registration(config: AgentConfig, work_dir: Path) -> Register:
     """Describe this host to the server.
 
     Raises:
-        InvalidQuantity: naming the setting, when a headroom cannot be read.
+        InvalidQuantity: naming the setting, when an amount in it cannot be read.
     """
     return Register(
         runner_name=config.name or socket.gethostname(),
@@ -80,7 +88,7 @@ def headroom(config: AgentConfig) -> Resources:
 async def capabilities(config: AgentConfig) -> Capabilities:
     """Find out what this host offers to jobs."""
     offered = tuple(toolchain.toolchain() for toolchain in config.toolchains)
-    found = await tools(config.path)
+    found, has = await asyncio.gather(tools(config.path), equipment(config))
     return Capabilities(
         platform=_PLATFORMS.get(platform.system()),
         os_version=os_version(),
@@ -89,6 +97,9 @@ async def capabilities(config: AgentConfig) -> Capabilities:
         labels=dict(config.labels),
         trust=config.trust,
         agent_version=agent_version(),
+        equipment=has,
+        provenance=_PROVENANCE,
+        schema_version=REPORT_VERSION,
     )
 
 
@@ -115,36 +126,7 @@ async def tools(path: str) -> tuple[Toolchain, ...]:
 
 
 async def _ask(name: str, path: str) -> Toolchain | None:
-    program, *arguments = TOOLS[name]
-    found = shutil.which(program, path=path)
-    if found is None:
+    answer = await ask(TOOLS[name], path)
+    if answer is None:
         return None
-    try:
-        process = await asyncio.create_subprocess_exec(
-            found,
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={"PATH": path, "LC_ALL": "C", "HOME": "/nonexistent"},
-            cwd="/",
-            start_new_session=True,
-        )
-    except OSError:
-        return None  # executable in name only, such as a script without its first line
-    try:
-        async with asyncio.timeout(TOOL_TIMEOUT_S):
-            answer, _ = await process.communicate()
-    except TimeoutError:
-        send(process.pid, signal.SIGKILL)
-        await process.communicate()
-        return None
-    if process.returncode != 0:
-        return None
-    return Toolchain(name=name, version=parse_version(answer.decode(errors="replace")))
-
-
-def parse_version(answer: str) -> str | None:
-    """Find the first version number in what a tool says about itself."""
-    found = _VERSION.search(answer[:10_000])
-    return found.group()[:128] if found else None
+    return Toolchain(name=name, version=parse_version(answer), provenance=Provenance.PROBED)

@@ -64,7 +64,7 @@ class Session:
         self._shop = shop
         self._id = registered.session_id
         self._registered = registered
-        self._offered = registration.capabilities.toolchains
+        self._offered = registration.capabilities
         self._disk_headroom = registration.headroom.disk
         self._wishes = wishes
         self._works: dict[LeaseId, Work] = {}
@@ -167,7 +167,8 @@ class Session:
             free_disk=host.disk(self._shop.work_dir).left,
             granted=self._granted(),
             shells=available_shells(config.path),
-            toolchains=self._offered,
+            toolchains=self._offered.toolchains,
+            equipment=self._offered.equipment,
         )
 
     def _granted(self) -> frozenset[str]:

@@ -1,11 +1,12 @@
 """`forgeyard runner …`: the machines that execute jobs."""
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import typer
 
 from forgeyard.cli import output
-from forgeyard.cli.client import path_of, shaped
+from forgeyard.cli.capabilities import COLUMNS, capability_rows, report_line
+from forgeyard.cli.client import missing, path_of, shaped
 from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, runner_rows
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
 from forgeyard.cli.shapes import Drained, Runner
@@ -40,6 +41,33 @@ def list_runners(
             output.put(f"{runner.name}: {placed.run}/{placed.job}, try {placed.attempt}")
         if runner.drain_requested:
             output.put(f"{runner.name}: drains: {runner.drain_reason or 'no reason given'}")
+
+
+@app.command("show")
+def show_runner(
+    runner: RunnerName,
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Show what a runner said it can do, how that is known, and how old the report is.
+
+    \b
+    Example:
+      forgeyard runner show build-7
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/runners")
+    listed = shaped(tuple[Runner, ...], answer)
+    place = next((n for n, one in enumerate(listed) if runner in (one.name, one.runner_id)), None)
+    if place is None:
+        raise missing("runner", runner, [one.name for one in listed])
+    if as_json:
+        output.put_json(cast("list[object]", answer)[place])
+        return
+    output.put(report_line(listed[place]))
+    output.put_table(COLUMNS, capability_rows(listed[place]), empty="nothing reported")
 
 
 @app.command()

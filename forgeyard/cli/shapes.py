@@ -337,6 +337,42 @@ class Tool:
 
     name: str
     version: str | None = None
+    digest: str | None = None
+    provenance: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """How many devices of one kind a runner has."""
+
+    kind: str
+    count: int
+    provenance: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU of a runner."""
+
+    vendor: str | None = None
+    model: str | None = None
+    memory: int | None = None
+    compute_capability: str | None = None
+    sharing: str | None = None
+    provenance: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Equipment:
+    """What a runner has beside its system, tools and labels; `None` is unknown."""
+
+    cpu_features: tuple[str, ...] | None = None
+    runtimes: tuple[Tool, ...] | None = None
+    sandboxes: tuple[str, ...] | None = None
+    network_modes: tuple[str, ...] | None = None
+    isolation: tuple[str, ...] | None = None
+    devices: tuple[Device, ...] | None = None
+    gpus: tuple[Gpu, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -349,6 +385,10 @@ class RunnerCapabilities:
     trust: str = ""
     toolchains: tuple[Tool, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    agent_version: str = ""
+    equipment: Equipment = field(default_factory=Equipment)
+    provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+    schema_version: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +396,7 @@ class Runner:
     """A machine that executes jobs."""
 
     name: str
+    runner_id: str = ""
     state: str
     suspect: bool = False
     pressure: str = ""
@@ -363,6 +404,8 @@ class Runner:
     drain_reason: str | None = None
     pool: str = ""
     capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
+    capability_digest: str = ""
+    reported_at: int | None = None
     allocatable: Amounts = field(default_factory=Amounts)
     free: Amounts = field(default_factory=Amounts)
     placed: tuple[PlacedJob, ...] = ()

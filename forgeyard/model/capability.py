@@ -3,19 +3,25 @@
 Versions compare as PEP 440 specifiers over dotted numbers, or by exact digest.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated
+from functools import lru_cache
+from typing import Annotated, cast
 
 from annotated_types import MaxLen
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from forgeyard.errors import InvalidRequirements
+from forgeyard.model.equipment import Equipment, EquipmentRequirement, Provenance, Word
 
+REPORT_VERSION = 2
+"""The schema of capability reports: 2 added equipment and provenance (ELG-027)."""
 MAX_TOOLCHAINS = 200
 MAX_LABELS = 64
-Word = Annotated[str, MaxLen(128)]
 Labels = Annotated[Mapping[Word, Word], MaxLen(MAX_LABELS)]
 
 
@@ -54,6 +60,7 @@ class Toolchain:
     name: Word
     version: Word | None = None
     digest: Word | None = None
+    provenance: Provenance = field(default=Provenance.SELF_REPORTED, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,27 @@ class Capabilities:
     labels: Labels = field(default_factory=dict[str, str])
     trust: TrustClass = TrustClass.UNTRUSTED_GENERAL
     agent_version: Word = ""
+    equipment: Equipment = field(default_factory=Equipment)
+    provenance: Annotated[Mapping[Word, Provenance], MaxLen(MAX_LABELS)] = field(
+        default_factory=dict[str, Provenance]
+    )
+    """By field, how it is known; what is not named is self-reported. Tools, runtimes, devices and
+    GPUs say it themselves."""
     schema_version: int = 1
+    """What the agent says; one that says nothing wrote the first version."""
+
+    def provenances(self) -> frozenset[Provenance]:
+        """List every provenance that the report claims."""
+        has = self.equipment
+        return frozenset(
+            (
+                *self.provenance.values(),
+                *(tool.provenance for tool in self.toolchains),
+                *(runtime.provenance for runtime in has.runtimes or ()),
+                *(device.provenance for device in has.devices or ()),
+                *(gpu.provenance for gpu in has.gpus or ()),
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +116,8 @@ class Requirements:
     toolchains: Annotated[tuple[ToolchainRequirement, ...], MaxLen(MAX_TOOLCHAINS)] = ()
     labels: Labels = field(default_factory=dict[str, str])
     trust: TrustClass | None = None
+    agent_version: Word | None = None
+    equipment: EquipmentRequirement = field(default_factory=EquipmentRequirement)
 
 
 def parse_range(text: str, *, field: str) -> SpecifierSet:
@@ -106,3 +135,31 @@ def parse_range(text: str, *, field: str) -> SpecifierSet:
             value=text,
             allowed="PEP 440 ranges such as >=3.11,<4 or ==22.*",
         ) from None
+
+
+@lru_cache(maxsize=4096)
+def in_range(version: str | None, wanted: str) -> bool | None:
+    """Tell whether a version lies in a PEP 440 range; `None` when either cannot be read."""
+    if version is None:
+        return None
+    try:
+        return SpecifierSet(wanted).contains(Version(version), prereleases=True)
+    except (InvalidVersion, InvalidSpecifier):
+        return None
+
+
+def report_digest(report: str) -> str:
+    """Name the content of a capability report in JSON, whatever order its parts come in."""
+    canonical = json.dumps(_in_order(json.loads(report)), sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+def _in_order(part: object) -> object:
+    """Sort the lists in it: in a report, every one is a set."""
+    if isinstance(part, dict):
+        entries = cast("dict[str, object]", part)
+        return {name: _in_order(value) for name, value in entries.items()}
+    if isinstance(part, list):
+        ordered = [_in_order(value) for value in cast("list[object]", part)]
+        return sorted(ordered, key=lambda value: json.dumps(value, sort_keys=True))
+    return part

@@ -7,12 +7,10 @@ accept the same runs. Errors carry `field`, the dotted path into the document.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath, PureWindowsPath
-from typing import TypeVar
 
 from pydantic import ValidationError
 
 from forgeyard.errors import InvalidRequirements, InvalidRunFile
-from forgeyard.model.capability import Requirements, ToolchainRequirement, parse_range
 from forgeyard.model.job import (
     CacheSpec,
     JobSpec,
@@ -35,13 +33,13 @@ from forgeyard.model.units import (
 )
 from forgeyard.runfile.complaint import complain, shown
 from forgeyard.runfile.matrix import expand
+from forgeyard.runfile.requires import MOST_BYTES, compile_requires, unique, within
 from forgeyard.runfile.schema import (
     MAX_NEEDS,
     MAX_SCRIPT,
     CachePart,
     JobPart,
     OutputPart,
-    RequiresPart,
     ResourcesPart,
     RetryPart,
     RunFile,
@@ -51,11 +49,8 @@ from forgeyard.runfile.schema import (
 from forgeyard.runfile.source import compile_source
 
 MOST_CPU = MilliCpu(4_096_000)
-MOST_BYTES = Bytes(2**50)
 SHORTEST, LONGEST = Millis(1_000), Millis(30 * 86_400_000)
 RESERVED = "FORGEYARD_"
-DIGEST = "sha256:"
-Text = TypeVar("Text", bound=str)
 
 
 def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpec:
@@ -117,12 +112,12 @@ def _job(
         condition=part.condition,
         continue_on_error=part.continue_on_error,
         env=part.env,
-        secrets=_unique(part.secrets, f"{at}.secrets"),
+        secrets=unique(part.secrets, f"{at}.secrets"),
         outputs=_outputs(part, f"{at}.outputs"),
         caches=tuple(_cache(n, cache, f"{at}.caches.{n}") for n, cache in part.caches.items()),
         test_reports=_patterns(part.test_reports or [], f"{at}.test-reports"),
         resources=_resources(part.resources, f"{at}.resources"),
-        requires=_requires(part.requires, f"{at}.requires"),
+        requires=compile_requires(part.requires, f"{at}.requires"),
         priority=part.priority,
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
@@ -132,7 +127,7 @@ def _job(
 
 def _needs(part: JobPart, groups: Mapping[str, tuple[str, ...]], at: str) -> tuple[str, ...]:
     """Read what a job needs; a job with a matrix means all its cells."""
-    written = _unique([part.needs] if isinstance(part.needs, str) else part.needs, at)
+    written = unique([part.needs] if isinstance(part.needs, str) else part.needs, at)
     meant = (one for need in written for one in groups.get(need, (need,)))
     return tuple(dict.fromkeys(meant))
 
@@ -176,7 +171,7 @@ def _outputs(part: JobPart, at: str) -> tuple[OutputSpec, ...]:
         for name, path in part.outputs.items():
             _check_path(path, f"{at}.{name}")
         return tuple(OutputSpec(name=name, path=path) for name, path in part.outputs.items())
-    _unique([output.name for output in part.outputs], at)
+    unique([output.name for output in part.outputs], at)
     return tuple(_output(output, f"{at}.{n}.path") for n, output in enumerate(part.outputs))
 
 
@@ -197,7 +192,7 @@ def _patterns(given: str | Sequence[str], at: str) -> tuple[str, ...]:
         return (given,)
     for number, path in enumerate(given):
         _check_path(path, f"{at}.{number}")
-    return _unique(given, at)
+    return unique(given, at)
 
 
 def _check_path(path: str, at: str) -> None:
@@ -218,53 +213,17 @@ def _resources(part: ResourcesPart, at: str) -> Resources:
     amounts: dict[str, int] = {}
     if part.cpu is not None:
         cpu = parse_cpu(part.cpu, field=f"{at}.cpu", rounding=Rounding.REQUEST)
-        amounts["cpu"] = _within(cpu, 1, MOST_CPU, f"{at}.cpu", part.cpu, "1m to 4096 cores")
+        amounts["cpu"] = within(cpu, 1, MOST_CPU, f"{at}.cpu", part.cpu, "1m to 4096 cores")
     for name, given in (("memory", part.memory), ("disk", part.disk)):
         if given is not None:
             size = parse_bytes(given, field=f"{at}.{name}", rounding=Rounding.REQUEST)
-            amounts[name] = _within(size, 1, MOST_BYTES, f"{at}.{name}", given, "1 byte to 1Pi")
+            amounts[name] = within(size, 1, MOST_BYTES, f"{at}.{name}", given, "1 byte to 1Pi")
     return Resources(
         cpu=MilliCpu(amounts.get("cpu", usual.cpu)),
         memory=Bytes(amounts.get("memory", usual.memory)),
         disk=Bytes(amounts.get("disk", usual.disk)),
         slots=1,
     )
-
-
-def _requires(part: RequiresPart, at: str) -> Requirements:
-    if part.os_version is not None:
-        parse_range(part.os_version, field=f"{at}.os-version")
-    return Requirements(
-        platform=part.platform,
-        os_version=part.os_version,
-        architecture=part.arch,
-        toolchains=_toolchains(part, f"{at}.toolchains"),
-        labels=part.labels,
-        trust=part.trust,
-    )
-
-
-def _toolchains(part: RequiresPart, at: str) -> tuple[ToolchainRequirement, ...]:
-    if isinstance(part.toolchains, dict):
-        return tuple(_toolchain(n, wanted, f"{at}.{n}") for n, wanted in part.toolchains.items())
-    return tuple(ToolchainRequirement(name=name) for name in _unique(part.toolchains, at))
-
-
-def _toolchain(name: str, wanted: str, at: str) -> ToolchainRequirement:
-    if wanted == "*":
-        return ToolchainRequirement(name=name)
-    if wanted.startswith(DIGEST):
-        hexadecimal = wanted.removeprefix(DIGEST)
-        if len(hexadecimal) != 64 or not set(hexadecimal) <= set("0123456789abcdef"):
-            raise InvalidRequirements(
-                f"{at}: {shown(wanted)!r} is not a digest",
-                field=at,
-                value=wanted,
-                allowed="sha256: and 64 digits of 0-9a-f",
-            )
-        return ToolchainRequirement(name=name, digest=wanted)
-    parse_range(wanted, field=at)
-    return ToolchainRequirement(name=name, version=wanted)
 
 
 def _timeouts(part: TimeoutsPart, at: str) -> Timeouts:
@@ -291,7 +250,7 @@ def _retry(part: RetryPart, at: str) -> RetryPolicy:
         longest = _duration(part.max_delay, f"{at}.max-delay", shortest=delay)
     return RetryPolicy(
         max_attempts=part.max_attempts or usual.max_attempts,
-        on=usual.on if part.on is None else _unique(part.on, f"{at}.on"),
+        on=usual.on if part.on is None else unique(part.on, f"{at}.on"),
         delay=delay,
         max_delay=longest,
     )
@@ -300,27 +259,4 @@ def _retry(part: RetryPart, at: str) -> RetryPolicy:
 def _duration(given: str | int | float, at: str, *, shortest: Millis = SHORTEST) -> Millis:
     found = parse_duration(given, field=at)
     allowed = f"{shortest / 1000:g}s to 30d"
-    return Millis(_within(found, shortest, LONGEST, at, given, allowed))
-
-
-def _within(
-    found: int, least: int, most: int, at: str, given: str | int | float, allowed: str
-) -> int:
-    if not least <= found <= most:
-        raise InvalidRequirements(
-            f"{at}: {shown(given)!r} is out of range", field=at, value=given, allowed=allowed
-        )
-    return found
-
-
-def _unique(names: Sequence[Text], at: str) -> tuple[Text, ...]:
-    """Keep the order, and refuse a name that comes twice."""
-    seen: set[str] = set()
-    for number, name in enumerate(names):
-        if name in seen:
-            where = f"{at}.{number}"
-            raise InvalidRunFile(
-                f"{where}: {name!r} comes twice", field=where, value=name, allowed="each name once"
-            )
-        seen.add(name)
-    return tuple(names)
+    return Millis(within(found, shortest, LONGEST, at, given, allowed))

@@ -25,6 +25,7 @@ _SHAPES = {
 _FORMS = {
     "needs": "a name or a list of names",
     "toolchains": "a list of names or a mapping of names to versions",
+    "runtimes": "a list of names or a mapping of names to versions",
     "outputs": "a list, or a mapping of names to paths",
 }
 

@@ -21,6 +21,17 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from forgeyard.model.capability import MAX_LABELS, Architecture, Platform, TrustClass
+from forgeyard.model.equipment import (
+    MAX_DEVICE_COUNT,
+    MAX_DEVICES,
+    MAX_GPUS,
+    MAX_RUNTIMES,
+    GpuSharing,
+    GpuVendor,
+    IsolationClass,
+    NetworkMode,
+    SandboxKind,
+)
 from forgeyard.model.job import Condition, FailureClass, Priority
 
 MAX_JOBS: Final = 1_000
@@ -33,6 +44,7 @@ MAX_OUTPUTS: Final = 50
 MAX_CACHES: Final = 10
 MAX_PATTERNS: Final = 20
 MAX_TOOLS: Final = 50
+MAX_FEATURES: Final = 50
 MAX_SECRETS: Final = 50
 MAX_AXES: Final = 10
 MAX_AXIS_VALUES: Final = 50
@@ -164,6 +176,25 @@ Toolchains = Annotated[
     | Annotated[dict[ToolName, Word], Field(max_length=MAX_TOOLS), Tag(MAPPING)],
     Discriminator(_form),
 ]
+Runtimes = Annotated[
+    Annotated[list[ToolName], Field(max_length=MAX_RUNTIMES), Tag(LIST)]
+    | Annotated[dict[ToolName, Word], Field(max_length=MAX_RUNTIMES), Tag(MAPPING)],
+    Discriminator(_form),
+]
+DeviceCount = Annotated[StrictInt, Field(ge=1, le=MAX_DEVICE_COUNT)]
+
+
+class GpuPart(Part):
+    """GPUs that the job must find, each of which has everything that is asked for."""
+
+    count: StrictInt = Field(default=1, ge=1, le=MAX_GPUS)
+    vendor: GpuVendor | None = None
+    model: Word | None = Field(default=None, description="The whole name, in any case.")
+    memory: Quantity | None = Field(default=None, description="At least, of each: 16Gi.")
+    compute_capability: Word | None = Field(
+        default=None, alias="compute-capability", description="A range such as >=8.0."
+    )
+    sharing: GpuSharing | None = None
 
 
 class RequiresPart(Part):
@@ -180,6 +211,25 @@ class RequiresPart(Part):
     )
     labels: dict[Word, Word] = Field(default={}, max_length=MAX_LABELS)
     trust: TrustClass | None = None
+    agent_version: Word | None = Field(
+        default=None, alias="agent-version", description="A version range such as >=0.1."
+    )
+    cpu_features: list[ToolName] = Field(
+        default=[],
+        alias="cpu-features",
+        max_length=MAX_FEATURES,
+        description="In the kernel's words, such as avx2; also aes-ni and neon.",
+    )
+    runtimes: Runtimes = Field(
+        default=[], description="Names such as docker, or name: range, * for any."
+    )
+    sandbox: SandboxKind | None = None
+    network: NetworkMode | None = None
+    isolation: IsolationClass | None = None
+    devices: dict[ToolName, DeviceCount] = Field(
+        default={}, max_length=MAX_DEVICES, description="How many of each kind."
+    )
+    gpu: GpuPart | None = None
 
 
 class TimeoutsPart(Part):
@@ -355,6 +405,7 @@ PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     (("jobs", "*", "strategy", "matrix"), MatrixPart),
     (("jobs", "*", "resources"), ResourcesPart),
     (("jobs", "*", "requires"), RequiresPart),
+    (("jobs", "*", "requires", "gpu"), GpuPart),
     (("jobs", "*", "timeouts"), TimeoutsPart),
     (("jobs", "*", "retry"), RetryPart),
     (("jobs", "*", "steps", "*"), StepPart),

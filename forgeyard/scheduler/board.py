@@ -90,7 +90,7 @@ class Board:
         row = self._known.get(known)
         if row is not None:
             return row
-        kind = _kind_of(job)
+        kind = kind_of(job)
         if kind not in self._rows:
             self._rows[kind] = self._new_row(job)
         row = self._rows[kind]
@@ -143,7 +143,7 @@ class Board:
         return scores
 
 
-def _kind_of(job: SchedulingJob) -> tuple[object, ...]:
+def kind_of(job: SchedulingJob) -> tuple[object, ...]:
     """Group jobs that want the same things; judged by the wants themselves, not by their digest."""
     wanted = job.requirements
     return (
@@ -153,6 +153,8 @@ def _kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.toolchains,
         tuple(sorted(wanted.labels.items())),
         wanted.trust,
+        wanted.agent_version,
+        wanted.equipment,
         job.resources,
     )
 

@@ -169,4 +169,6 @@ def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
         offered.toolchains,
         tuple(sorted(offered.labels.items())),
         runner.trust,
+        offered.agent_version,
+        offered.equipment,
     )

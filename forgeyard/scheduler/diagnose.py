@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.eligibility import (
     Rejection,
     RejectionCode,
     absences,
     can_ever_run,
+    codes_of,
     rejections,
 )
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
@@ -32,6 +34,14 @@ class DiagnosticCode(StrEnum):
     TRUST_MISMATCH = "TRUST_MISMATCH"
     MISSING_LABEL = "MISSING_LABEL"
     MISSING_TOOLCHAIN = "MISSING_TOOLCHAIN"
+    NO_MATCHING_AGENT_VERSION = "NO_MATCHING_AGENT_VERSION"
+    MISSING_CPU_FEATURE = "MISSING_CPU_FEATURE"
+    MISSING_RUNTIME = "MISSING_RUNTIME"
+    NO_MATCHING_SANDBOX = "NO_MATCHING_SANDBOX"
+    NO_MATCHING_NETWORK = "NO_MATCHING_NETWORK"
+    NO_MATCHING_ISOLATION = "NO_MATCHING_ISOLATION"
+    MISSING_DEVICE = "MISSING_DEVICE"
+    NO_MATCHING_GPU = "NO_MATCHING_GPU"
     INSUFFICIENT_CPU = "INSUFFICIENT_CPU"
     INSUFFICIENT_MEMORY = "INSUFFICIENT_MEMORY"
     INSUFFICIENT_DISK = "INSUFFICIENT_DISK"
@@ -41,7 +51,23 @@ class DiagnosticCode(StrEnum):
     RECENTLY_REFUSED = "RECENTLY_REFUSED"
 
 
+_EQUIPMENT = {
+    Aspect.CPU_FEATURE: DiagnosticCode.MISSING_CPU_FEATURE,
+    Aspect.RUNTIME: DiagnosticCode.MISSING_RUNTIME,
+    Aspect.RUNTIME_VERSION: DiagnosticCode.MISSING_RUNTIME,
+    Aspect.SANDBOX: DiagnosticCode.NO_MATCHING_SANDBOX,
+    Aspect.NETWORK: DiagnosticCode.NO_MATCHING_NETWORK,
+    Aspect.ISOLATION: DiagnosticCode.NO_MATCHING_ISOLATION,
+    Aspect.DEVICE: DiagnosticCode.MISSING_DEVICE,
+    Aspect.GPU: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_VENDOR: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_MODEL: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_MEMORY: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_COMPUTE_CAPABILITY: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_SHARING: DiagnosticCode.NO_MATCHING_GPU,
+}
 _CODES = {
+    **{code: found for aspect, found in _EQUIPMENT.items() for code in codes_of(aspect)},
     RejectionCode.PLATFORM_MISMATCH: DiagnosticCode.NO_MATCHING_PLATFORM,
     RejectionCode.PLATFORM_UNKNOWN: DiagnosticCode.NO_MATCHING_PLATFORM,
     RejectionCode.ARCHITECTURE_MISMATCH: DiagnosticCode.NO_MATCHING_ARCHITECTURE,
@@ -55,6 +81,8 @@ _CODES = {
     RejectionCode.TOOLCHAIN_VERSION_UNKNOWN: DiagnosticCode.MISSING_TOOLCHAIN,
     RejectionCode.TOOLCHAIN_DIGEST: DiagnosticCode.MISSING_TOOLCHAIN,
     RejectionCode.TOOLCHAIN_DIGEST_UNKNOWN: DiagnosticCode.MISSING_TOOLCHAIN,
+    RejectionCode.AGENT_VERSION_MISMATCH: DiagnosticCode.NO_MATCHING_AGENT_VERSION,
+    RejectionCode.AGENT_VERSION_UNKNOWN: DiagnosticCode.NO_MATCHING_AGENT_VERSION,
     RejectionCode.INSUFFICIENT_CPU: DiagnosticCode.INSUFFICIENT_CPU,
     RejectionCode.INSUFFICIENT_MEMORY: DiagnosticCode.INSUFFICIENT_MEMORY,
     RejectionCode.INSUFFICIENT_DISK: DiagnosticCode.INSUFFICIENT_DISK,

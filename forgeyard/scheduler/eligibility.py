@@ -7,10 +7,6 @@ enters here (SCO-004).
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
-
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion, Version
 
 from forgeyard.model.capability import (
     GENERAL_TRUST,
@@ -19,7 +15,9 @@ from forgeyard.model.capability import (
     Toolchain,
     ToolchainRequirement,
     TrustClass,
+    in_range,
 )
+from forgeyard.model.gaps import Aspect, gaps, has_gaps
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
@@ -41,6 +39,8 @@ class RejectionCode(StrEnum):
     ARCHITECTURE_UNKNOWN = "architecture_unknown"
     OS_VERSION_MISMATCH = "os_version_mismatch"
     OS_VERSION_UNKNOWN = "os_version_unknown"
+    AGENT_VERSION_MISMATCH = "agent_version_mismatch"
+    AGENT_VERSION_UNKNOWN = "agent_version_unknown"
     TRUST_MISMATCH = "trust_mismatch"
     MISSING_LABEL = "missing_label"
     MISSING_TOOLCHAIN = "missing_toolchain"
@@ -48,6 +48,32 @@ class RejectionCode(StrEnum):
     TOOLCHAIN_VERSION_UNKNOWN = "toolchain_version_unknown"
     TOOLCHAIN_DIGEST = "toolchain_digest"
     TOOLCHAIN_DIGEST_UNKNOWN = "toolchain_digest_unknown"
+    CPU_FEATURE_MISMATCH = "cpu_feature_mismatch"
+    CPU_FEATURE_UNKNOWN = "cpu_feature_unknown"
+    RUNTIME_MISMATCH = "runtime_mismatch"
+    RUNTIME_UNKNOWN = "runtime_unknown"
+    RUNTIME_VERSION_MISMATCH = "runtime_version_mismatch"
+    RUNTIME_VERSION_UNKNOWN = "runtime_version_unknown"
+    SANDBOX_MISMATCH = "sandbox_mismatch"
+    SANDBOX_UNKNOWN = "sandbox_unknown"
+    NETWORK_MISMATCH = "network_mismatch"
+    NETWORK_UNKNOWN = "network_unknown"
+    ISOLATION_MISMATCH = "isolation_mismatch"
+    ISOLATION_UNKNOWN = "isolation_unknown"
+    DEVICE_MISMATCH = "device_mismatch"
+    DEVICE_UNKNOWN = "device_unknown"
+    GPU_MISMATCH = "gpu_mismatch"
+    GPU_UNKNOWN = "gpu_unknown"
+    GPU_VENDOR_MISMATCH = "gpu_vendor_mismatch"
+    GPU_VENDOR_UNKNOWN = "gpu_vendor_unknown"
+    GPU_MODEL_MISMATCH = "gpu_model_mismatch"
+    GPU_MODEL_UNKNOWN = "gpu_model_unknown"
+    GPU_MEMORY_MISMATCH = "gpu_memory_mismatch"
+    GPU_MEMORY_UNKNOWN = "gpu_memory_unknown"
+    GPU_COMPUTE_CAPABILITY_MISMATCH = "gpu_compute_capability_mismatch"
+    GPU_COMPUTE_CAPABILITY_UNKNOWN = "gpu_compute_capability_unknown"
+    GPU_SHARING_MISMATCH = "gpu_sharing_mismatch"
+    GPU_SHARING_UNKNOWN = "gpu_sharing_unknown"
     INSUFFICIENT_CPU = "insufficient_cpu"
     INSUFFICIENT_MEMORY = "insufficient_memory"
     INSUFFICIENT_DISK = "insufficient_disk"
@@ -64,6 +90,8 @@ _STATES = {
     RunnerState.SATURATED: RejectionCode.SATURATED,
     RunnerState.UNHEALTHY: RejectionCode.UNHEALTHY,
 }
+_OS_VERSION = (RejectionCode.OS_VERSION_MISMATCH, RejectionCode.OS_VERSION_UNKNOWN)
+_AGENT_VERSION = (RejectionCode.AGENT_VERSION_MISMATCH, RejectionCode.AGENT_VERSION_UNKNOWN)
 BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
 PASSING = BUSY | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
 """Reasons that pass with time; all others last until the runner or the job changes."""
@@ -107,6 +135,7 @@ def rejections(
         *_trust_reasons(job.requirements.trust, runner.trust),
         *_label_reasons(job.requirements, runner.capabilities),
         *_toolchain_reasons(job.requirements, runner.capabilities),
+        *_equipment_reasons(job.requirements, runner.capabilities),
         *_resource_reasons(job.resources, runner, runner.free if free is None else free),
     )
 
@@ -143,9 +172,14 @@ def satisfies(wanted: Requirements, offered: Capabilities, trust: TrustClass) ->
         wanted.platform in (None, offered.platform)
         and wanted.architecture in (None, offered.architecture)
         and is_trusted(wanted.trust, trust)
-        and (wanted.os_version is None or _in_range(offered.os_version, wanted.os_version) is True)
+        and (wanted.os_version is None or in_range(offered.os_version, wanted.os_version) is True)
         and all(offered.labels.get(name) == value for name, value in wanted.labels.items())
         and all(_has_tool(offered, tool) for tool in wanted.toolchains)
+        and (
+            wanted.agent_version is None
+            or in_range(offered.agent_version, wanted.agent_version) is True
+        )
+        and not has_gaps(wanted.equipment, offered.equipment)
     )
 
 
@@ -184,7 +218,7 @@ def _is_pressed(runner: SchedulingRunner, state: RunnerState) -> bool:
 
 
 def _capability_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Rejection]:
-    """Compare platform, architecture and the version of the operating system."""
+    """Compare platform, architecture and the versions of the operating system and the agent."""
     if wanted.platform not in (None, offered.platform):
         yield _differs(
             "platform",
@@ -201,17 +235,17 @@ def _capability_reasons(wanted: Requirements, offered: Capabilities) -> Iterator
             RejectionCode.ARCHITECTURE_MISMATCH,
             RejectionCode.ARCHITECTURE_UNKNOWN,
         )
-    if wanted.os_version is not None:
-        fits = _in_range(offered.os_version, wanted.os_version)
+    versions = (
+        ("OS version", wanted.os_version, offered.os_version, _OS_VERSION),
+        ("agent version", wanted.agent_version, offered.agent_version or None, _AGENT_VERSION),
+    )
+    for name, wish, found, (mismatch, unknown) in versions:
+        fits = wish is None or in_range(found, wish)
         if fits is not True:
-            mismatch, unknown = (
-                RejectionCode.OS_VERSION_MISMATCH,
-                RejectionCode.OS_VERSION_UNKNOWN,
-            )
             yield Rejection(
                 code=unknown if fits is None else mismatch,
-                wanted=f"OS version {wanted.os_version}",
-                offered=_or_unknown("OS version", offered.os_version),
+                wanted=f"{name} {wish}",
+                offered=_or_unknown(name, found),
             )
 
 
@@ -273,7 +307,7 @@ def _tool_mismatch(tool: Toolchain, wanted: ToolchainRequirement) -> RejectionCo
         unknown = tool.digest is None
         return RejectionCode.TOOLCHAIN_DIGEST_UNKNOWN if unknown else RejectionCode.TOOLCHAIN_DIGEST
     if wanted.version is not None:
-        fits = _in_range(tool.version, wanted.version)
+        fits = in_range(tool.version, wanted.version)
         if fits is None:
             return RejectionCode.TOOLCHAIN_VERSION_UNKNOWN
         return None if fits else RejectionCode.TOOLCHAIN_VERSION
@@ -289,6 +323,19 @@ def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Reject
         wanted=wanted_tool(wanted),
         offered=f"{wanted.name} {found}" if named else f"no {wanted.name}",
     )
+
+
+def _equipment_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Rejection]:
+    for gap in gaps(wanted.equipment, offered.equipment):
+        mismatch, unknown = codes_of(gap.aspect)
+        yield Rejection(
+            code=mismatch if gap.is_known else unknown, wanted=gap.wanted, offered=gap.offered
+        )
+
+
+def codes_of(aspect: Aspect) -> tuple[RejectionCode, RejectionCode]:
+    """Name the rejections of equipment that is missing, and of equipment that is unknown."""
+    return RejectionCode(f"{aspect}_mismatch"), RejectionCode(f"{aspect}_unknown")
 
 
 def _resource_reasons(
@@ -309,14 +356,3 @@ def _resource_reasons(
                 wanted=amount_of(name, wanted, rounding=Rounding.REQUEST),
                 offered=amount_text(name, free, rounding=Rounding.CAPACITY),
             )
-
-
-@lru_cache(maxsize=4096)
-def _in_range(version: str | None, wanted: str) -> bool | None:
-    """Tell whether a version lies in a PEP 440 range; `None` when either cannot be read."""
-    if version is None:
-        return None
-    try:
-        return SpecifierSet(wanted).contains(Version(version), prereleases=True)
-    except (InvalidVersion, InvalidSpecifier):
-        return None

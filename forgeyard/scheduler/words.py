@@ -1,6 +1,7 @@
 """Requirements and amounts in the words that rejections, diagnoses and explanations share."""
 
 from forgeyard.model.capability import ToolchainRequirement
+from forgeyard.model.gaps import wants
 from forgeyard.model.units import Resources, Rounding, bytes_text, cpu_text
 from forgeyard.scheduler.snapshot import SchedulingJob
 
@@ -14,12 +15,14 @@ def wanted_texts(job: SchedulingJob) -> tuple[str, ...]:
         ("platform", wanted.platform),
         ("architecture", wanted.architecture),
         ("OS version", wanted.os_version),
+        ("agent version", wanted.agent_version),
         ("trust", wanted.trust),
     )
     return (
         *(f"{name} {value}" for name, value in named if value is not None),
         *(f"label {name}={value}" for name, value in sorted(wanted.labels.items())),
         *(wanted_tool(tool) for tool in wanted.toolchains),
+        *wants(wanted.equipment),
         *(
             amount_of(name, job.resources, rounding=Rounding.REQUEST)
             for name in DIMENSIONS

@@ -91,6 +91,9 @@ class RunnerView:
     drain_reason: str | None
     pool: str
     capabilities: Capabilities
+    capability_digest: str
+    reported_at: int | None
+    """When its agent registered last, which is how old the report is."""
     total: Resources
     allocatable: Resources
     reserved: Resources
@@ -210,9 +213,20 @@ def _queue_view(queue_id: str, name: str, groups: Sequence[Row], *, now: int) ->
 def runners(connection: sa.Connection) -> tuple[RunnerView, ...]:
     """Show every runner by name, with what it holds."""
     table = tables.runners
-    placed = _placed(connection)
+    placed, reported = _placed(connection), _reported_at(connection)
     rows = connection.execute(sa.select(table).order_by(table.c.name)).mappings()
-    return tuple(_runner_view(dict(row), placed.get(row["runner_id"], [])) for row in rows)
+    return tuple(
+        _runner_view(dict(row), placed.get(row["runner_id"], []), reported.get(row["runner_id"]))
+        for row in rows
+    )
+
+
+def _reported_at(connection: sa.Connection) -> dict[str, int]:
+    """Tell when the agent of each runner opened its latest session, which brought its report."""
+    sessions = tables.sessions
+    latest = sa.func.max(sessions.c.opened_at).label("at")
+    query = sa.select(sessions.c.runner_id, latest).group_by(sessions.c.runner_id)
+    return {row["runner_id"]: row["at"] for row in connection.execute(query).mappings()}
 
 
 def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
@@ -240,7 +254,7 @@ def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
     return placed
 
 
-def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
+def _runner_view(row: Row, placed: Sequence[PlacedJob], reported_at: int | None) -> RunnerView:
     total, reserved = _resources(row, "total"), _resources(row, "reserved")
     allocatable = total.minus(_resources(row, "headroom"))
     return RunnerView(
@@ -253,6 +267,8 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         drain_reason=row["drain_reason"],
         pool=row["pool_id"],
         capabilities=_capabilities(row),
+        capability_digest=row["capability_digest"],
+        reported_at=reported_at,
         total=total,
         allocatable=allocatable,
         reserved=reserved,

@@ -4,7 +4,6 @@ A runner has one open session. A new one ends the one before and takes its lease
 transaction, so a process that lost its network can never work beside its successor.
 """
 
-import hashlib
 import random
 import re
 from datetime import UTC, datetime
@@ -12,6 +11,8 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
+from forgeyard.model.capability import report_digest
+from forgeyard.model.equipment import RESERVED_PROVENANCE, Provenance
 from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
@@ -49,7 +50,8 @@ def register(
     """Open a session for a runner, known by its name; the one before it is fenced at once.
 
     Raises:
-        InvalidRequest: the name, the protocol's version or the resources cannot be.
+        InvalidRequest: the name, the protocol's version, the resources or what the report says
+            about itself cannot be.
     """
     _check(message)
     runner_id = _insert_unless_known(connection, message, rng=rng)
@@ -101,6 +103,14 @@ def _check(message: Register) -> None:
             value=message.protocol_version,
             allowed=str(PROTOCOL_VERSION),
         )
+    claimed = sorted(message.capabilities.provenances() & RESERVED_PROVENANCE)
+    if claimed:
+        raise InvalidRequest(
+            "an agent cannot vouch for its own report",
+            field="capabilities.provenance",
+            value=claimed[0],
+            allowed=", ".join(sorted(set(Provenance) - RESERVED_PROVENANCE)),
+        )
     none = Resources()
     largest = Resources(
         cpu=MilliCpu(LARGEST), memory=Bytes(LARGEST), disk=Bytes(LARGEST), slots=LARGEST
@@ -149,7 +159,7 @@ def _described(message: Register) -> dict[str, object]:
     return {
         "trust": message.capabilities.trust.value,
         "capabilities": capabilities,
-        "capability_digest": f"sha256:{hashlib.sha256(capabilities.encode()).hexdigest()}",
+        "capability_digest": report_digest(capabilities),
         **_amounts("total", message.total),
         **_amounts("headroom", message.headroom),
     }

@@ -1,15 +1,43 @@
 """The hard filter against a matcher that was written apart from it."""
 
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
+from random import Random
 
 import pytest
 from hypothesis import given
 
-from forgeyard.model.capability import Capabilities, Requirements
-from forgeyard.scheduler.eligibility import can_ever_run, is_eligible, rejections
+from forgeyard.model.capability import (
+    Architecture,
+    Capabilities,
+    Requirements,
+    ToolchainRequirement,
+)
+from forgeyard.model.equipment import Equipment, EquipmentRequirement
+from forgeyard.model.gaps import Aspect
+from forgeyard.scheduler.eligibility import (
+    RejectionCode,
+    can_ever_run,
+    codes_of,
+    is_eligible,
+    rejections,
+)
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from tests.worlds import demand_hits, fixed, naive_capable, naive_match, worlds
+from tests.equipment import naive_codes, some_equipment, some_wishes
+from tests.scheduling import a_job_that_requires, a_runner
+from tests.worlds import (
+    DIGESTS,
+    RANGES,
+    TOOLS,
+    demand_hits,
+    fixed,
+    naive_capable,
+    naive_match,
+    seeds,
+    some_job,
+    some_runner,
+    worlds,
+)
 
 
 def pairs(world: Snapshot) -> list[tuple[SchedulingJob, SchedulingRunner]]:
@@ -86,3 +114,102 @@ def test_a_runner_that_tells_nothing_satisfies_no_capability_requirement() -> No
 
     check()
     demand_hits(hits, "something was required")
+
+
+EQUIPMENT_CODES = [code for aspect in Aspect for code in codes_of(aspect)]
+ASKED_OF = {
+    "cpu_features": "cpu_features",
+    "runtimes": "runtimes",
+    "sandbox": "sandboxes",
+    "network": "network_modes",
+    "isolation": "isolation",
+    "devices": "devices",
+    "gpu": "gpus",
+}
+"""Each wish, and the part of a report that answers it."""
+
+
+def equipped(
+    wishes: EquipmentRequirement, has: Equipment
+) -> tuple[SchedulingJob, SchedulingRunner]:
+    runner = a_runner(capabilities=Capabilities(equipment=has))
+    return a_job_that_requires(equipment=wishes), runner
+
+
+@pytest.mark.requirement("ELG-017")
+def test_every_reason_against_equipment_is_the_one_that_the_naive_judge_names() -> None:
+    hits: Counter[str] = Counter()
+
+    @fixed
+    @given(seed=seeds)
+    def check(seed: int) -> None:
+        rng = Random(seed)
+        for _ in range(50):
+            wishes, has = some_wishes(rng, share=0.4), some_equipment(rng)
+            job, runner = equipped(wishes, has)
+            found = [it.code for it in rejections(job, runner)]
+            assert set(found) == naive_codes(wishes, has)
+            assert is_eligible(job, runner) is (not found)
+            hits.update(found)
+            hits["eligible"] += not found and wishes != EquipmentRequirement()
+
+    check()
+    demand_hits(hits, "eligible", *EQUIPMENT_CODES)
+
+
+@pytest.mark.requirement("ELG-018")
+def test_each_thing_that_a_runner_cannot_tell_is_rejected_as_unknown() -> None:
+    hits: Counter[str] = Counter()
+
+    @fixed
+    @given(seed=seeds)
+    def check(seed: int) -> None:
+        rng = Random(seed)
+        wishes, has = some_wishes(rng, share=0.8), some_equipment(rng)
+        for wish, part in ASKED_OF.items():
+            single = replace(EquipmentRequirement(), **{wish: getattr(wishes, wish)})
+            if single != EquipmentRequirement():
+                job, runner = equipped(single, replace(has, **{part: None}))
+                (found,) = rejections(job, runner)
+                assert found.code.endswith("_unknown")
+                assert found.permanent
+                assert "unknown" in found.offered
+                hits[wish] += 1
+
+    check()
+    demand_hits(hits, *ASKED_OF)
+    assert set(ASKED_OF) == {field.name for field in fields(EquipmentRequirement)}
+    assert set(ASKED_OF.values()) == {field.name for field in fields(Equipment)}
+
+
+def test_every_other_reason_occurs_and_stands_where_the_naive_matcher_says_no() -> None:
+    hits: Counter[str] = Counter()
+
+    @fixed
+    @given(seed=seeds)
+    def check(seed: int) -> None:
+        rng = Random(seed)
+        for place in range(25):
+            job, runner = some_job(rng, place), some_runner(rng, place % 4)
+            choosy = replace(
+                job.requirements,
+                os_version=rng.choice((None, *RANGES)),
+                architecture=rng.choice((None, *Architecture)),
+                toolchains=(some_tool_wish(rng),),
+            )
+            job = replace(job, requirements=choosy)
+            found = {it.code for it in rejections(job, runner)}
+            assert bool(found) is not naive_match(job, runner, runner.free)
+            hits.update(found)
+
+    check()
+    demand_hits(hits, *(code for code in RejectionCode if code not in EQUIPMENT_CODES))
+
+
+def some_tool_wish(rng: Random) -> ToolchainRequirement:
+    """Ask for a tool by a range, a digest, both or neither."""
+    return ToolchainRequirement(
+        name=rng.choice(TOOLS),
+        version=rng.choice((None, *RANGES)),
+        digest=rng.choice((None, *DIGESTS)),
+    )

@@ -105,3 +105,21 @@ def test_the_databases_password_never_shows_in_a_traceback() -> None:
     assert "sesame" not in repr(
         config.Config(store=config.StoreConfig(url="postgresql://u:sesame@h/d"))
     )
+
+
+@pytest.mark.parametrize(
+    ("agent", "field"),
+    [
+        ({"devices": {"phone": 0}}, "agent.devices.phone"),
+        ({"devices": {f"d{n}": 1 for n in range(65)}}, "agent.devices"),
+        ({"gpus": [{"vendor": "acme"}]}, "agent.gpus.0.vendor"),
+        ({"gpus": [{"vram": "1Gi"}]}, "agent.gpus.0.vram"),
+        ({"gpus": [{}] * 65}, "agent.gpus"),
+    ],
+)
+def test_equipment_that_cannot_be_is_refused_by_its_setting(
+    agent: dict[str, object], field: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        config.load(agent=agent)
+    assert refused.value.field == field

@@ -8,10 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from forgeyard.agent import host, probe
-from forgeyard.config import AgentConfig, ToolchainConfig
+from forgeyard.agent import asking, equipment, host, probe
+from forgeyard.config import AgentConfig, GpuConfig, ToolchainConfig
 from forgeyard.errors import InvalidQuantity
-from forgeyard.model.capability import Platform, Toolchain
+from forgeyard.model.capability import REPORT_VERSION, Platform, Toolchain, TrustClass
+from forgeyard.model.equipment import (
+    Device,
+    GpuVendor,
+    IsolationClass,
+    NetworkMode,
+    Provenance,
+    Runtime,
+    SandboxKind,
+)
 from forgeyard.model.units import GIB
 from tests.integration.agent.scripts import eventually, is_alive, number_in
 
@@ -60,7 +69,7 @@ async def test_tools_are_asked_for_their_versions(tmp_path: Path) -> None:
 async def test_a_tool_that_hangs_is_killed_with_its_children_and_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "TOOL_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(asking, "TIMEOUT_S", 0.5)
     a_tool(tmp_path, "git", f"/bin/sleep 60 & echo $! > {tmp_path}/child; wait")
     a_tool(tmp_path, "node", "echo v20.1.0")
     begun = time.monotonic()
@@ -112,3 +121,89 @@ async def test_a_tool_that_cannot_be_executed_is_left_out(tmp_path: Path) -> Non
     (tmp_path / "ruby").write_text("#!/no/such/interpreter\n")
     (tmp_path / "ruby").chmod(0o755)
     assert await probe.tools(str(tmp_path)) == (Toolchain(name="git", version="9.8.7"),)
+
+
+CPUINFO = """\
+processor : 0
+flags\t\t: fpu AVX2 aes sse4_2
+
+processor : 1
+flags\t\t: fpu avx2 aes
+"""
+
+
+@pytest.mark.requirement("ELG-022")
+def test_only_what_every_processor_can_do_is_a_feature(tmp_path: Path) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(CPUINFO)
+    assert equipment.cpu_features(file) == ("aes", "aes-ni", "avx2", "fpu")
+    file.write_text("processor\t: 0\nFeatures\t: fp asimd\n")
+    assert equipment.cpu_features(file) == ("asimd", "fp", "neon")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "flags :\n", "model name: x\n", "flags: " + " ".join(f"f{n}" for n in range(600))],
+)
+def test_features_that_cannot_be_told_whole_are_unknown(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "cpuinfo"
+    file.write_text(text)
+    assert equipment.cpu_features(file) is None
+    assert equipment.cpu_features(tmp_path / "absent") is None
+
+
+async def test_runtimes_are_there_if_they_answer(tmp_path: Path) -> None:
+    a_tool(tmp_path, "docker", '[ "$1" = version ] && echo 24.0.7')
+    a_tool(tmp_path, "podman", "echo cannot connect; exit 125")
+    assert await equipment.runtimes(str(tmp_path)) == (Runtime(name="docker", version="24.0.7"),)
+
+
+@pytest.mark.requirement("DEV-001")
+async def test_gpus_are_none_unknown_or_what_the_driver_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "TIMEOUT_S", 0.5)
+    dev, path = tmp_path / "dev", str(tmp_path)
+    dev.mkdir()
+    assert await equipment.probed_gpus(path, dev) == ()
+    (dev / "dri").mkdir()
+    (dev / "dri" / "renderD128").touch()
+    assert await equipment.probed_gpus(path, dev) is None
+    a_tool(tmp_path, "nvidia-smi", "echo 'Tesla T4, 15360, 7.5, Default'")
+    (gpu,) = await equipment.probed_gpus(path, dev) or ()
+    assert (gpu.vendor, gpu.model, gpu.provenance) == (
+        GpuVendor.NVIDIA,
+        "Tesla T4",
+        Provenance.PROBED,
+    )
+    for misbehaving in ("exit 9", "/bin/sleep 60", "echo hello"):
+        a_tool(tmp_path, "nvidia-smi", misbehaving)
+        assert await equipment.probed_gpus(path, dev) is None
+
+
+@pytest.mark.requirement("ELG-026")
+async def test_an_agent_tells_what_it_has_how_it_knows_and_how_it_runs_jobs(
+    tmp_path: Path,
+) -> None:
+    a_tool(tmp_path, "nvidia-smi", "echo 'Tesla T4, 15360, 7.5, Default'")
+    a_tool(tmp_path, "git", "echo 2.39.5")
+    config = AgentConfig(path=str(tmp_path), devices={"phone": 2}, gpus=(GpuConfig(model="A10"),))
+    found = await probe.capabilities(config)
+    has = found.equipment
+    assert has.cpu_features == equipment.cpu_features()
+    assert has.devices == (Device(kind="phone", count=2),)
+    assert [device.provenance for device in has.devices] == [Provenance.CONFIGURED]
+    assert has.gpus is not None
+    assert [(gpu.model, gpu.provenance) for gpu in has.gpus] == [("A10", Provenance.CONFIGURED)]
+    assert has.sandboxes == (SandboxKind.NONE,)
+    assert has.network_modes == (NetworkMode.HOST,)
+    assert has.isolation == (IsolationClass.PROCESS,)
+    assert found.platform is Platform.LINUX
+    assert found.trust is TrustClass.TRUSTED_INTERNAL
+    assert found.toolchains[0].provenance is Provenance.PROBED
+    assert found.provenance["platform"] is Provenance.PROBED
+    assert found.schema_version == REPORT_VERSION
+    bare = await probe.capabilities(AgentConfig(path=str(tmp_path)))
+    assert bare.equipment.devices == ()
+    assert bare.equipment.gpus is not None
+    assert [gpu.model for gpu in bare.equipment.gpus] == ["Tesla T4"]

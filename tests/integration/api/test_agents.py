@@ -1,13 +1,15 @@
 """The agent API: a lease from offer to completion, and who may not touch it."""
 
 import asyncio
+import json
 
 import httpx
 import pytest
 import sqlalchemy as sa
 
-from forgeyard.store import tables
+from forgeyard.store import codec, tables
 from forgeyard.store.engine import read, write
+from tests.builders import a_registration
 from tests.integration.api.house import Held, House, a_document, digest_of
 
 pytestmark = pytest.mark.integration
@@ -288,3 +290,46 @@ async def test_a_log_chunk_is_bounded_and_stored_once(sqlite_house: House) -> No
     assert await sqlite_house.log(held, 2, b"x" * (64 * 2**10 + 1)) == 413
     assert await sqlite_house.log(held, -1, b"x") == 422
     assert sqlite_house.count(tables.log_chunks) == 1
+
+
+def a_report(equipment: dict[str, object]) -> dict[str, object]:
+    """Write a registration as JSON, with this equipment instead of its own."""
+    message = json.loads(codec.encode(a_registration()))
+    message["capabilities"]["equipment"] = equipment
+    return message
+
+
+@pytest.mark.parametrize(
+    ("equipment", "field"),
+    [
+        ({"cpu_features": ["x"] * 513}, "cpu_features"),
+        ({"cpu_features": ["x" * 129]}, "cpu_features"),
+        ({"runtimes": [{"name": "x"}] * 33}, "runtimes"),
+        ({"sandboxes": ["chroot"]}, "sandboxes"),
+        ({"devices": [{"kind": "x"}] * 65}, "devices"),
+        ({"devices": [{"kind": "x", "count": 0}]}, "devices"),
+        ({"gpus": [{}] * 65}, "gpus"),
+        ({"gpus": [{"memory": -1}]}, "gpus"),
+        ({"gpus": [{"provenance": "hearsay"}]}, "gpus"),
+        ({"gpus": [{"provenance": "verified"}]}, "capabilities.provenance"),
+    ],
+)
+async def test_a_report_beyond_its_limits_is_refused_and_names_the_field(
+    sqlite_house: House, equipment: dict[str, object], field: str
+) -> None:
+    answer = await sqlite_house.agents.post("/agent/v1/sessions", json=a_report(equipment))
+    assert answer.status_code in (400, 422), answer.text
+    assert field in answer.json()["field"]
+    assert (await sqlite_house.people.get("/v1/runners")).json() == []
+
+
+async def test_what_a_newer_agent_reports_beyond_what_is_known_is_passed_over(
+    sqlite_house: House,
+) -> None:
+    message = a_report({"cpu_features": ["avx2"], "quantum_units": [1]})
+    answer = await sqlite_house.agents.post("/agent/v1/sessions", json=message)
+    assert answer.status_code == 201, answer.text
+    (runner,) = (await sqlite_house.people.get("/v1/runners")).json()
+    has = runner["capabilities"]["equipment"]
+    assert has["cpu_features"] == ["avx2"]
+    assert "quantum_units" not in has

@@ -1,10 +1,14 @@
 """`forgeyard scheduler …` and `runner …` against a real API."""
 
 import json
+import re
 
 import pytest
 
+from forgeyard.model.equipment import Device, Equipment, Gpu, Provenance, SandboxKind
+from forgeyard.model.units import GIB, Bytes
 from forgeyard.store import tables
+from tests.builders import some_capabilities
 from tests.integration.cli.house import House
 
 pytestmark = pytest.mark.integration
@@ -104,3 +108,44 @@ def test_draining_now_cancels_the_jobs_of_a_runner(house: House) -> None:
     assert job["waiting"] == "is being cancelled: disk on fire"
     again = house.run("runner", "drain", "linux-1", "--now", "--json").json()
     assert again == {"runner": "linux-1", "drain_requested": True, "cancelled": 0}
+
+
+EQUIPPED = some_capabilities(
+    labels={"zone": "a"},
+    schema_version=2,
+    provenance={"platform": Provenance.PROBED, "labels": Provenance.CONFIGURED},
+    equipment=Equipment(
+        cpu_features=("avx2", "sse4_2"),
+        runtimes=(),
+        sandboxes=(SandboxKind.NONE,),
+        devices=(Device(kind="phone", count=2, provenance=Provenance.CONFIGURED),),
+        gpus=(Gpu(model="A10", memory=Bytes(24 * GIB), provenance=Provenance.PROBED),),
+    ),
+)
+
+
+@pytest.mark.requirement("ELG-027")
+def test_a_runner_is_shown_with_what_it_reported_and_how_old_that_is(house: House) -> None:
+    house.desk.register("linux-1", capabilities=EQUIPPED)
+    said = house.run("runner", "show", "linux-1")
+    assert said.code == 0, said.err
+    assert re.search(r"linux-1: reported .+ ago, schema 2, sha256:[0-9a-f]{64}", said.out)
+    rows = [re.split(r"  +", line.strip()) for line in said.out.splitlines()]
+    assert ["platform", "linux", "probed"] in rows
+    assert ["label zone", "a", "configured"] in rows
+    assert ["toolchain python", "3.11.2", "self reported"] in rows
+    assert ["cpu features", "avx2, sse4_2", "self reported"] in rows
+    assert ["runtimes", "none"] in rows
+    assert ["network modes", "unknown", "self reported"] in rows
+    assert ["device phone", "2", "configured"] in rows
+    assert "A10, 24.0 GiB of memory, compute capability unknown" in said.out
+
+
+def test_a_runner_is_found_by_its_id_for_programs_and_missed_by_any_other(house: House) -> None:
+    runner_id = house.desk.register("linux-1", capabilities=EQUIPPED).runner_id
+    shown = house.run("runner", "show", runner_id, "--json").json()
+    assert shown["capabilities"]["equipment"]["devices"][0]["kind"] == "phone"
+    assert shown["reported_at"] > 0
+    said = house.run("runner", "show", "linux-2")
+    assert said.code == 3
+    assert "linux-1" in said.err

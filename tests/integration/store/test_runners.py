@@ -6,14 +6,19 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
+from forgeyard.model.equipment import Device, Equipment, Provenance
 from forgeyard.model.protocol import CompletionVerdict, RenewalVerdict
 from forgeyard.model.runner import ResourcePressure
-from forgeyard.store import runners, tables
+from forgeyard.store import overview, runners, tables
+from forgeyard.store.engine import read
 from forgeyard.store.leases import Refused
-from tests.builders import RNG, a_job_spec, a_registration, some_resources
+from tests.builders import RNG, a_job_spec, a_registration, some_capabilities, some_resources
 from tests.leasing import Desk
 
 pytestmark = pytest.mark.integration
+VERIFIED_BY_ITSELF = some_capabilities(
+    equipment=Equipment(devices=(Device(kind="phone", provenance=Provenance.VERIFIED),))
+)
 
 
 @pytest.fixture
@@ -139,6 +144,7 @@ def test_registering_recounts_what_is_reserved(desk: Desk) -> None:
         ({"headroom": some_resources(cpu=4_001)}, "headroom.cpu"),
         ({"total": some_resources(memory=2**63)}, "total.memory"),
         ({"total": some_resources(slots=-1)}, "total.slots"),
+        ({"capabilities": VERIFIED_BY_ITSELF}, "capabilities.provenance"),
     ],
 )
 def test_a_registration_that_cannot_be_is_refused_and_leaves_nothing(
@@ -149,6 +155,30 @@ def test_a_registration_that_cannot_be_is_refused_and_leaves_nothing(
         desk.change(runners.register, message, policy=desk.policy.lease, rng=RNG)
     assert caught.value.field == field
     assert desk.rows(tables.runners) == []
+
+
+@pytest.mark.requirement("ELG-027")
+def test_a_runner_shows_its_report_with_digest_version_and_age(desk: Desk) -> None:
+    has = Equipment(devices=(Device(kind="phone", provenance=Provenance.CONFIGURED),))
+    first = desk.register(capabilities=some_capabilities(equipment=has, schema_version=2))
+    with read(desk.engine) as connection:
+        (before,) = overview.runners(connection)
+    assert before.capabilities.equipment == has
+    assert before.capabilities.schema_version == 2
+    (phone,) = before.capabilities.equipment.devices or ()
+    assert phone.provenance is Provenance.CONFIGURED
+    assert before.reported_at == desk.row(tables.sessions, first.session_id)["opened_at"]
+    desk.overwrite(tables.sessions, first.session_id, opened_at=1)
+    with read(desk.engine) as connection:
+        (aged,) = overview.runners(connection)
+    assert aged.reported_at == 1
+    desk.register(capabilities=some_capabilities())
+    with read(desk.engine) as connection:
+        (after,) = overview.runners(connection)
+    assert after.reported_at is not None
+    assert after.reported_at > 1
+    assert after.capabilities.equipment == Equipment()
+    assert after.capability_digest != before.capability_digest
 
 
 # Heartbeats

@@ -8,6 +8,7 @@ import pytest
 from forgeyard.agent.offers import Situation, refusal, search_path
 from forgeyard.config import ToolchainConfig
 from forgeyard.model.capability import Requirements, Toolchain, ToolchainRequirement
+from forgeyard.model.equipment import Device, DeviceRequirement, Equipment, EquipmentRequirement
 from forgeyard.model.job import Step
 from forgeyard.model.runner import RejectReason, ResourcePressure
 from forgeyard.model.units import GIB
@@ -24,6 +25,7 @@ def a_situation(**changed: object) -> Situation:
         granted=frozenset({"TOKEN"}),
         shells=frozenset({"sh"}),
         toolchains=(Toolchain(name="python", version="3.11.2"),),
+        equipment=Equipment(cpu_features=("avx2",), devices=(Device(kind="phone", count=1),)),
     )
     return replace(situation, **changed)
 
@@ -35,9 +37,20 @@ def needs(name: str, version: str | None = None, digest: str | None = None) -> R
     )
 
 
+def equipped(**wanted: object) -> Requirements:
+    """Ask for equipment."""
+    return Requirements(equipment=EquipmentRequirement(**wanted))
+
+
+def phones(count: int) -> Requirements:
+    """Ask for phones."""
+    return equipped(devices=(DeviceRequirement(kind="phone", count=count),))
+
+
 def test_an_ordinary_offer_is_taken() -> None:
     spec = a_job_spec(secrets=("TOKEN",), requires=needs("python", ">=3.11,<4"))
     assert refusal(spec, a_situation()) is None
+    assert refusal(a_job_spec(requires=phones(1)), a_situation()) is None
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,19 @@ def test_an_ordinary_offer_is_taken() -> None:
             {},
             RejectReason.UNSUPPORTED_SPEC,
             "bash",
+        ),
+        (
+            {"requires": equipped(cpu_features=("avx512f",))},
+            {},
+            RejectReason.CAPABILITY_CHANGED,
+            "avx512f",
+        ),
+        ({"requires": phones(2)}, {}, RejectReason.CAPABILITY_CHANGED, "needs 2 devices phone"),
+        (
+            {"requires": phones(1)},
+            {"equipment": Equipment()},
+            RejectReason.CAPABILITY_CHANGED,
+            "unknown devices",
         ),
         ({"resources": some_resources(slots=3)}, {}, RejectReason.RESOURCE_PRESSURE, "slot"),
     ],

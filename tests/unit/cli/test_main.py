@@ -68,7 +68,7 @@ def test_all_commands_of_the_issue_are_there() -> None:
         *("up", "down", "status", "demo", "init", "worker", "api", "agent"),
         *(f"run {name}" for name in run.split()),
         *(f"scheduler {name}" for name in scheduler.split()),
-        *(f"runner {name}" for name in ("list", "drain", "undrain")),
+        *(f"runner {name}" for name in ("list", "show", "drain", "undrain")),
     }
     assert have == wanted
 

@@ -166,7 +166,7 @@ def test_every_label_must_have_its_value() -> None:
     ]
 
 
-@pytest.mark.requirement("ELG-013", "ELG-038")
+@pytest.mark.requirement("ELG-013", "ELG-015", "ELG-016", "ELG-038", "DEV-008", "DEV-009")
 @pytest.mark.parametrize("offered", TrustClass)
 @pytest.mark.parametrize("wanted", [None, *TrustClass])
 def test_trust_is_exact_and_restricted_runners_must_be_asked_for(

@@ -1,5 +1,7 @@
 """Reading one field of a stored dataclass, and what is no such text."""
 
+import json
+
 import pytest
 
 from forgeyard.errors import Corrupt
@@ -40,3 +42,9 @@ def test_a_part_is_read_although_another_is_damaged() -> None:
 def test_what_cannot_be_read_is_corrupt(text: str) -> None:
     with pytest.raises(Corrupt):
         codec.decode_part(Timeouts, text, "timeouts")
+
+
+def test_a_specification_from_before_equipment_wants_none() -> None:
+    stored = json.loads(codec.encode(SPEC))
+    del stored["requires"]["equipment"], stored["requires"]["agent_version"]
+    assert codec.decode(JobSpec, json.dumps(stored)) == SPEC
