@@ -99,6 +99,7 @@ async def test_setting_a_policy_wants_a_reason_and_what_was_seen(
     assert answer.json()["field"] == next(iter(missing))
 
 
+@pytest.mark.requirement("MOD-005")
 async def test_a_changed_ttl_reaches_the_agent_with_its_next_renewal(house: House) -> None:
     held = await house.accepted()
     renewal = {

@@ -9,6 +9,8 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from activities import contracts
+from activities.scheduling import SchedulingActivities
 from forgeyard.errors import Conflict
 from forgeyard.model.policy import SchedulingPolicy, digest_of
 from forgeyard.model.units import Millis
@@ -16,7 +18,7 @@ from forgeyard.scheduler.grant import Verdict
 from forgeyard.store import policies, tables
 from forgeyard.store.engine import read
 from forgeyard.store.policies import PolicyInForce
-from tests.builders import a_job_spec
+from tests.builders import PARTITION, RNG, a_job_spec, some_resources
 from tests.leasing import POLICY, Desk
 
 pytestmark = pytest.mark.integration
@@ -144,6 +146,24 @@ def test_what_a_commit_grants_has_the_deadlines_of_the_policy_in_force(desk: Des
     assert desk.row(tables.attempts, lease.attempt_id)["policy_digest"] == QUICK.digest()
 
 
+def test_the_worker_plans_and_commits_by_the_policy_in_force(desk: Desk) -> None:
+    body = SchedulingActivities(desk.engine, POLICY, rng=RNG)
+    partition = contracts.Partition(partition=PARTITION)
+    desk.register(**{"total": some_resources(cpu=4_000, slots=4, memory=2**40, disk=2**40)})
+    desk.submit(a_job_spec("one"), a_job_spec("two"))
+    stale = body.plan_cycle(partition)
+    assert (stale.planned, stale.full) == (2, False)
+    put(desk, replace(QUICK, batch=1), 0)
+    void = body.commit_cycle(contracts.Cycle(cycle_id=stale.cycle_id, partition=PARTITION))
+    assert (void.granted, void.refused) == (0, 2)
+    fresh = body.plan_cycle(partition)
+    assert (fresh.planned, fresh.full) == (1, True), "the batch that was set"
+    done = body.commit_cycle(contracts.Cycle(cycle_id=fresh.cycle_id, partition=PARTITION))
+    assert (done.granted, done.refused) == (1, 0)
+    (lease,) = desk.rows(tables.leases)
+    assert lease["expires_at"] - lease["offered_at"] == 5_000
+
+
 def test_whoever_commits_after_a_policy_was_set_sees_it(postgresql_engine: sa.Engine) -> None:
     """A commit that waits for the scopes while a policy is set must not judge by the one before."""
     desk = Desk(postgresql_engine)
@@ -216,7 +236,6 @@ def test_without_any_readable_version_the_built_in_policy_is_in_force(desk: Desk
     assert put(desk, QUICK, 0).version == 2
 
 
-@pytest.mark.requirement("MOD-005")
 def test_a_number_left_out_of_a_stored_document_has_its_default(desk: Desk) -> None:
     """An older release did not know it yet."""
     put(desk, QUICK, 0)
