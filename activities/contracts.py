@@ -216,6 +216,8 @@ class SweepSummary:
     relayed: int
     repaired: int
     alert: str = ""
+    period_ms: int = 0
+    """The pause until the next sweep that the policy in force wants; 0 leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,26 +7,27 @@ from temporalio import activity
 
 from activities import contracts
 from activities.relay import Waker
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
-from forgeyard.store import changes, leases, settle
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import changes, leases, policies, settle
 from forgeyard.store.changes import ATTEMPT
 from forgeyard.store.engine import write
 from forgeyard.store.settle import Settlement
 
 
 class LeasingActivities:
-    """The attempt's activities over one engine and one policy."""
+    """The attempt's activities over one engine; `built_in` holds while no policy was set."""
 
-    def __init__(self, engine: sa.Engine, policy: SchedulingPolicy, waker: Waker) -> None:
+    def __init__(self, engine: sa.Engine, built_in: SchedulingPolicy, waker: Waker) -> None:
         self._engine = engine
-        self._policy = policy
+        self._built_in = built_in
         self._waker = waker
 
     @activity.defn(name="attempt.read", no_thread_cancel_exception=True)
     def read_attempt(self, request: contracts.Attempt) -> contracts.AttemptView:
         """Read an attempt, applying a deadline of its that has passed as the sweep would."""
         with write(self._engine) as connection:
-            view = leases.attempt_view(connection, request.attempt_id, self._policy)
+            policy = policies.current(connection, self._built_in).policy
+            view = leases.attempt_view(connection, request.attempt_id, policy)
         return contracts.AttemptView(
             state=view.state,
             ended=view.ended,
@@ -41,7 +42,7 @@ class LeasingActivities:
         A job that is to be tried again wakes the scheduler.
         """
         partition, settlement = await asyncio.to_thread(
-            _settle, self._engine, request.attempt_id, self._policy.lease
+            _settle, self._engine, request.attempt_id, self._built_in
         )
         self._waker.ask(partition)
         return contracts.Settled(
@@ -51,7 +52,10 @@ class LeasingActivities:
         )
 
 
-def _settle(engine: sa.Engine, attempt_id: str, policy: LeasePolicy) -> tuple[str, Settlement]:
+def _settle(
+    engine: sa.Engine, attempt_id: str, built_in: SchedulingPolicy
+) -> tuple[str, Settlement]:
     with write(engine) as connection:
-        settlement = settle.settle(connection, attempt_id, policy=policy)
+        policy = policies.current(connection, built_in).policy
+        settlement = settle.settle(connection, attempt_id, policy=policy.lease)
         return changes.find(connection, ATTEMPT, attempt_id)["partition"], settlement

@@ -14,18 +14,20 @@ from activities import contracts
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
-from forgeyard.store import commit, parking, snapshot, tables
+from forgeyard.store import commit, parking, policies, snapshot, tables
 from forgeyard.store.engine import read, write
 
 logger = logging.getLogger(__name__)
 
 
 class SchedulingActivities:
-    """The cycle's activities over one engine and one policy."""
+    """The cycle's activities over one engine; `built_in` holds while no policy was set."""
 
-    def __init__(self, engine: sa.Engine, policy: SchedulingPolicy, *, rng: random.Random) -> None:
+    def __init__(
+        self, engine: sa.Engine, built_in: SchedulingPolicy, *, rng: random.Random
+    ) -> None:
         self._engine = engine
-        self._policy = policy
+        self._built_in = built_in
         self._rng = rng
 
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
@@ -45,16 +47,17 @@ class SchedulingActivities:
         A retry draws another id; a plan that nobody commits does nothing.
         """
         with read(self._engine) as connection:
-            seen = snapshot.load(connection, request.partition, self._policy)
+            in_force = policies.current(connection, self._built_in)
+            seen = snapshot.load(connection, request.partition, in_force.policy)
         self._park(seen.damaged)
-        plan = place.plan(seen, self._policy)
+        plan = place.plan(seen, in_force.policy)
         with write(self._engine) as connection:
             saved = commit.save_plan(
                 connection,
                 request.partition,
                 plan,
                 seen.digest(),
-                self._policy.digest(),
+                in_force.digest,
                 rng=self._rng,
             )
         return contracts.CyclePlan(
@@ -62,7 +65,7 @@ class SchedulingActivities:
             eligible=saved.eligible,
             runners=saved.runners,
             planned=saved.planned,
-            full=saved.planned >= self._policy.batch,
+            full=saved.planned >= in_force.policy.batch,
         )
 
     def _park(self, damaged: Mapping[str, str]) -> None:
@@ -76,5 +79,5 @@ class SchedulingActivities:
     def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
         """Commit a stored plan; a second time only its stored verdicts come back."""
         with write(self._engine) as connection:
-            outcome = commit.commit_cycle(connection, request.cycle_id, policy=self._policy.lease)
+            outcome = commit.commit_cycle(connection, request.cycle_id, built_in=self._built_in)
         return contracts.CycleCommit(granted=outcome.granted, refused=outcome.refused)

@@ -11,21 +11,23 @@ from activities import contracts, starts
 from activities.relay import relay
 from forgeyard.config import RetentionConfig
 from forgeyard.errors import Unavailable
-from forgeyard.model.policy import SchedulingPolicy
-from forgeyard.store import retention
+from forgeyard.model.policy import SchedulingPolicy, SweepPolicy
+from forgeyard.store import policies, retention
 from forgeyard.store.blobs import BlobStore
+from forgeyard.store.engine import read
+from forgeyard.store.sweep import SweepResult
 from forgeyard.store.sweep import sweep as sweep_store
 
 
 class UpkeepActivities:
-    """Upkeep's activities over one client, one engine and one policy."""
+    """Upkeep's activities over a client and an engine; `built_in` holds while no policy was set."""
 
     def __init__(
-        self, client: Client, engine: sa.Engine, policy: SchedulingPolicy, *, task_queue: str
+        self, client: Client, engine: sa.Engine, built_in: SchedulingPolicy, *, task_queue: str
     ) -> None:
         self._client = client
         self._engine = engine
-        self._policy = policy
+        self._built_in = built_in
         self._task_queue = task_queue
 
     @activity.defn(name="upkeep.sweep")
@@ -34,9 +36,9 @@ class UpkeepActivities:
 
         Deadlines come first: a long backlog of events must not hold them up.
         """
-        swept = await asyncio.to_thread(sweep_store, self._engine, request.partition, self._policy)
+        swept, policy = await asyncio.to_thread(self._sweep, request.partition)
         acted = swept.expired or swept.due or swept.settled or swept.repaired
-        relayed = await self._relay(request, 0 if acted else self._policy.sweep.outbox_age)
+        relayed = await self._relay(request, 0 if acted else policy.outbox_age)
         return contracts.SweepSummary(
             expired=swept.expired,
             due=swept.due,
@@ -44,7 +46,13 @@ class UpkeepActivities:
             relayed=relayed,
             repaired=swept.repaired,
             alert=swept.alert,
+            period_ms=policy.period,
         )
+
+    def _sweep(self, partition: str) -> tuple[SweepResult, SweepPolicy]:
+        with read(self._engine) as connection:
+            policy = policies.current(connection, self._built_in).policy
+        return sweep_store(self._engine, partition, policy), policy.sweep
 
     async def _relay(self, request: contracts.Partition, older_than_ms: int) -> int:
         return await relay(

@@ -74,10 +74,10 @@ class InvalidQuantity(Rejected):
     code = "quantity.invalid"
 
 
-class InvalidRunFile(Rejected):
-    """A run file is malformed; carries where. Lines and columns count from 1."""
+class InvalidFile(Rejected):
+    """A file is malformed; carries where. Lines and columns count from 1."""
 
-    code = "runfile.invalid"
+    code = "file.invalid"
 
     def __init__(
         self,
@@ -94,6 +94,18 @@ class InvalidRunFile(Rejected):
         self.file = file
         self.line = line
         self.column = column
+
+
+class InvalidRunFile(InvalidFile):
+    """A run file is malformed."""
+
+    code = "runfile.invalid"
+
+
+class InvalidPolicy(InvalidFile):
+    """A scheduling policy has another shape, or numbers that are not allowed."""
+
+    code = "policy.invalid"
 
 
 class InvalidRequest(Rejected):

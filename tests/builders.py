@@ -177,7 +177,7 @@ def grant(connection: sa.Connection, job_id: str, runner: Registered) -> Granted
     decision = Decision(job_id=job_id, candidates=((runner.runner_id, 0),))
     plan = Plan(decisions=(decision,), diagnoses=(), eligible=1, runners=1)
     saved = commit.save_plan(connection, PARTITION, plan, "sha256:s", POLICY.digest(), rng=RNG)
-    outcome = commit.commit_cycle(connection, saved.cycle_id, policy=LEASE_POLICY)
+    outcome = commit.commit_cycle(connection, saved.cycle_id, built_in=POLICY)
     assert outcome.granted == 1, outcome.verdicts
     query = sa.select(tables.leases).where(tables.leases.c.job_id == job_id)
     newest = query.order_by(tables.leases.c.epoch.desc()).limit(1)

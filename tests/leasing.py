@@ -86,7 +86,7 @@ class Desk:
         return self.change(save_plan, PARTITION, plan, *digests, rng=RNG).cycle_id
 
     def commit(self, cycle_id: int) -> CommitOutcome:
-        return self.change(commit_cycle, cycle_id, policy=self.policy.lease)
+        return self.change(commit_cycle, cycle_id, built_in=self.policy)
 
     def cycle(self) -> CommitOutcome:
         return self.commit(self.plan())

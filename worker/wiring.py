@@ -52,6 +52,7 @@ class Parts:
 
     engine: sa.Engine
     policy: SchedulingPolicy
+    """In force while the store holds none that an operator set."""
     blobs: BlobStore
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     task_queue: str = contracts.TASK_QUEUE

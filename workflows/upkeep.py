@@ -85,6 +85,8 @@ class Upkeep:
             self._survive("the sweep failed", error)
             return
         self._failure = ""
+        if swept.period_ms:
+            self._state = replace(self._state, period_ms=swept.period_ms)
         self._show(swept)
 
     async def _forget(self) -> None:

@@ -20,6 +20,7 @@ Clock = Callable[[], float]
 LOOK_AGAIN_S = 0.5
 """After so long, waiting code asks the clock whether the lease still holds."""
 FOREVER = float("inf")
+SHORTEST_PACE_S = 0.1
 
 
 class StopReason(StrEnum):
@@ -56,6 +57,8 @@ class HeldLease:
         self._grace = offer.grace
         self._acknowledged = float("-inf")
         self._deadline = float("-inf")
+        self.renew_within_s = FOREVER
+        """A third of the time that a renewal lasts, so that two may get lost."""
         self._reason: StopReason | None = None
         self._asked = asyncio.Event()
 
@@ -73,6 +76,7 @@ class HeldLease:
         self._acknowledged = sent_at
         self._grace = self._grace if grace is None else grace
         self._deadline = sent_at + (ttl + self._grace) / 1000
+        self.renew_within_s = max(ttl / 3000, SHORTEST_PACE_S)
 
     def stop(self, reason: StopReason) -> None:
         """Ask the work to end; the first reason counts, unless a later one takes the lease away."""

@@ -37,6 +37,8 @@ from forgeyard.model.runner import ResourcePressure
 T = TypeVar("T")
 POLL_MS = 20_000
 REST_S = 0.5
+GLANCE_S = 0.25
+"""How soon a lease is noticed that wants to be renewed sooner than those before it."""
 """The shortest time between two polls that bring nothing."""
 CLOSE_WITHIN_S = 5.0
 REMEMBERED = 1_000
@@ -212,13 +214,26 @@ class Session:
 
     async def _renew(self) -> None:
         """Keep all leases alive, in one request."""
-        every = self._registered.renew_every / 1000
-        back_off = self._back_off(longest=every)
+        back_off = self._back_off(longest=self._registered.renew_every / 1000)
         while True:
             works = self._active()
             if works and not await self._renew_these(works, back_off):
                 continue
-            await asyncio.sleep(every)
+            await self._until_renewals_are_due()
+
+    async def _until_renewals_are_due(self) -> None:
+        """Wait as long as the server wanted; less if a lease lasts shorter than it did then."""
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        while True:
+            left = began + self._pace_s() - clock()
+            if left <= 0:
+                return
+            await asyncio.sleep(min(left, GLANCE_S))
+
+    def _pace_s(self) -> float:
+        leases = (work.held.renew_within_s for work in self._active())
+        return min((self._registered.renew_every / 1000, *leases))
 
     async def _renew_these(self, works: list[Work], back_off: BackOff) -> bool:
         renewals = tuple(work.held.renewal() for work in works)

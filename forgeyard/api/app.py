@@ -12,7 +12,17 @@ from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 
 from forgeyard import clock
-from forgeyard.api import blobs, health, logs, outputs, problems, runners, runs, scheduler
+from forgeyard.api import (
+    blobs,
+    health,
+    logs,
+    outputs,
+    policy,
+    problems,
+    runners,
+    runs,
+    scheduler,
+)
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.requests import BodyLimit, RequestIds
@@ -37,7 +47,10 @@ def assemble() -> FastAPI:
     return routes_only(
         "Forgeyard",
         "Submit runs and follow them.",
-        (runs.router, logs.router, outputs.router, blobs.router, scheduler.router, runners.router),
+        (
+            *(runs.router, logs.router, outputs.router, blobs.router),
+            *(scheduler.router, runners.router, policy.router),
+        ),
         open_routers=(health.router, runs.schema_router),
     )
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import sqlalchemy as sa
 from fastapi import Depends, Request
 
+from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import Config
 from forgeyard.model.policy import SchedulingPolicy
@@ -23,13 +24,17 @@ class ApiDependencies:
     engine: sa.Engine
     blobs: BlobStore
     config: Config
-    policy: SchedulingPolicy
+    policies: PolicyCache
     token: str = field(repr=False)
     rng: random.Random
     kick: Callable[[], None]
     """Ask for a relay of what was just committed; never blocks and never fails."""
     temporal_answers: Callable[[], Awaitable[bool]]
     assignments: AssignmentReader
+
+    def policy(self, connection: sa.Connection) -> SchedulingPolicy:
+        """Read the policy in force, at most a second old."""
+        return self.policies.read(connection)
 
     @contextmanager
     def change(self) -> Generator[sa.Connection]:

@@ -29,7 +29,7 @@ LeasePath = Annotated[str, MaxLen(64)]
 def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
     """Take an offer up; doing so twice is as good as once, and Temporal hears of neither."""
     with write(deps.engine) as connection:
-        answer = leases.accept(connection, lease_id, holder, policy=deps.policy.lease)
+        answer = leases.accept(connection, lease_id, holder, policy=deps.policy(connection).lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
     return answer
@@ -39,7 +39,7 @@ def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
 def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
     """Turn an offer down; the job goes back and this runner is not asked again for a while."""
     with deps.change() as connection:
-        answer = leases.reject(connection, lease_id, message, policy=deps.policy.lease)
+        answer = leases.reject(connection, lease_id, message, policy=deps.policy(connection).lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
 
@@ -48,7 +48,9 @@ def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
 def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
     """Report that an attempt entered its next phase; nothing is relayed for it."""
     with write(deps.engine) as connection:
-        answer = leases.progress(connection, lease_id, message, policy=deps.policy.lease)
+        answer = leases.progress(
+            connection, lease_id, message, policy=deps.policy(connection).lease
+        )
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
 
@@ -57,7 +59,9 @@ def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
 def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAnswer:
     """Report how an attempt ended; a stale report is answered, not stored."""
     with deps.change() as connection:
-        verdict = leases.complete(connection, lease_id, message, policy=deps.policy.lease)
+        verdict = leases.complete(
+            connection, lease_id, message, policy=deps.policy(connection).lease
+        )
     return CompletionAnswer(verdict=verdict)
 
 
@@ -65,7 +69,7 @@ def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAn
 def renew(message: Renew, deps: Deps) -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
     with write(deps.engine) as connection:
-        return leases.renew(connection, message, policy=deps.policy.lease)
+        return leases.renew(connection, message, policy=deps.policy(connection).lease)
 
 
 def _stale(lease_id: str, refused: Refused) -> StaleRejected:

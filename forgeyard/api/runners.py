@@ -47,7 +47,7 @@ def drain_runner(name: RunnerPath, deps: Deps, message: Drain = GENTLY) -> Drain
         if not message.cancel_active:
             runners.drain(connection, name, reason=reason, actor=actor, channel=CHANNEL)
             return Drained(runner=name, cancelled=0)
-        policy = deps.policy.lease
+        policy = deps.policy(connection).lease
         cancelled = draining.drain_now(
             connection, name, reason=reason, actor=actor, channel=CHANNEL, policy=policy
         )

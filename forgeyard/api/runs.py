@@ -96,7 +96,9 @@ def submit_run(
         git=resolved(spec.git, digest=message.source_digest),
     )
     with deps.change() as connection:
-        submitted = runs.submit(connection, submission, policy=deps.policy.lease, rng=deps.rng)
+        submitted = runs.submit(
+            connection, submission, policy=deps.policy(connection).lease, rng=deps.rng
+        )
     if not submitted.created:
         response.status_code = HTTPStatus.OK
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
@@ -147,7 +149,7 @@ def cancel_run(run_id: RunPath, deps: Deps, message: Reason = UNSAID) -> RunShow
             reason=message.reason or "cancelled by request",
             actor=message.actor,
             channel=CHANNEL,
-            policy=deps.policy.lease,
+            policy=deps.policy(connection).lease,
         )
     return _view(deps, whole)
 
@@ -162,7 +164,7 @@ def rerun_failed(
             connection,
             run_id_of(connection, run_id),
             actor=message.actor,
-            policy=deps.policy.lease,
+            policy=deps.policy(connection).lease,
             rng=deps.rng,
         )
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
@@ -181,7 +183,7 @@ def cancel_job(run_id: RunPath, name: NamePath, deps: Deps, message: Reason = UN
             reason=message.reason or "cancelled by request",
             actor=message.actor,
             channel=CHANNEL,
-            policy=deps.policy.lease,
+            policy=deps.policy(connection).lease,
         )
     return _view(deps, whole)
 

@@ -40,9 +40,10 @@ class StatusShown(overview.SchedulerStatus):
 def explain_job(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> JobScheduling:
     """Explain where a job would go now: every runner, with its score or every reason against it."""
     with read(deps.engine) as connection:
-        job, seen = snapshot.load_with(connection, job_id, deps.policy)
+        policy = deps.policy(connection)
+        job, seen = snapshot.load_with(connection, job_id, policy)
         run = views.run(connection, job.run_id)
-    found = explain(job, seen, deps.policy)
+    found = explain(job, seen, policy)
     shown = next(one for one in run.jobs if one.job_id == job_id)
     parts = {name: getattr(found, name) for name in Explanation.__slots__}
     parts["sentence"] = _sentence(shown, found)

@@ -26,6 +26,7 @@ from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
 from forgeyard.config import Config
@@ -61,6 +62,8 @@ async def serve(
 ) -> None:
     """Serve until told to stop; without a client, connect to Temporal whenever it answers.
 
+    `policy` is in force while the store holds none that an operator set.
+
     Raises:
         PortTaken: another program listens on one of the ports.
     """
@@ -71,9 +74,8 @@ async def serve(
         try:
             temporal = client or await _lazy_client(config)
             with outbox.watching(engine) as changed:
-                process = _Process(
-                    config, policy or SchedulingPolicy(), engine, temporal, changed=changed
-                )
+                policies = PolicyCache(policy or SchedulingPolicy())
+                process = _Process(config, policies, engine, temporal, changed=changed)
                 if listening is not None:
                     listening(Listening(api_url=_url(public), agent_url=_url(agents)))
                 await process.run(stop, public=public, agents=agents)
@@ -127,14 +129,14 @@ class _Process:
     def __init__(
         self,
         config: Config,
-        policy: SchedulingPolicy,
+        policies: PolicyCache,
         engine: sa.Engine,
         client: Client,
         *,
         changed: Callable[[], bool],
     ) -> None:
         self._config = config
-        self._policy = policy
+        self._policies = policies
         self._engine = engine
         self._client = client
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
@@ -167,7 +169,7 @@ class _Process:
             engine=self._engine,
             blobs=FileBlobStore(self._config.blob_dir()),
             config=self._config,
-            policy=self._policy,
+            policies=self._policies,
             token=ensure_token(self._config.token_path()),
             rng=entropy.system(),
             kick=self._relay.kick,
@@ -177,7 +179,8 @@ class _Process:
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:
         with read(self._engine) as connection:
-            return dispatch.assignments(connection, session_ids, policy=self._policy.lease)
+            policy = self._policies.read(connection)
+            return dispatch.assignments(connection, session_ids, policy=policy.lease)
 
     async def _temporal_answers(self) -> bool:
         try:
@@ -203,7 +206,7 @@ class _Process:
 
     def _write_beat(self) -> None:
         with write(self._engine) as connection:
-            liveness.beat_renewal(connection, policy=self._policy)
+            liveness.beat_renewal(connection, policy=self._policies.read(connection))
 
 
 class _Listener(uvicorn.Server):

@@ -23,7 +23,9 @@ SessionPath = Annotated[str, MaxLen(64)]
 def register(message: Register, deps: Deps) -> Registered:
     """Open a session; the runner's session before it is fenced in the same transaction."""
     with deps.change() as connection:
-        return runners.register(connection, message, policy=deps.policy.lease, rng=deps.rng)
+        return runners.register(
+            connection, message, policy=deps.policy(connection).lease, rng=deps.rng
+        )
 
 
 @router.post("/{session_id}/heartbeat")
@@ -48,4 +50,4 @@ async def poll(
 def close(session_id: SessionPath, deps: Deps) -> None:
     """Close a session after a drain; leases that still live are fenced."""
     with deps.change() as connection:
-        runners.close(connection, session_id, policy=deps.policy.lease)
+        runners.close(connection, session_id, policy=deps.policy(connection).lease)

@@ -68,6 +68,10 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key} if idempotency_key else {}
         return self._json("POST", path, content=json.dumps(body), headers=headers)
 
+    def put(self, path: str, body: Mapping[str, object]) -> object:
+        """Put something where it may be already."""
+        return self._json("PUT", path, content=json.dumps(body))
+
     def has_blob(self, digest: str) -> bool:
         """Tell whether the server has these bytes already."""
         with self._translated():

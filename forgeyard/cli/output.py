@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from forgeyard.errors import Corrupt, ForgeyardError, InvalidRunFile, Unavailable
+from forgeyard.errors import Corrupt, ForgeyardError, InvalidFile, Unavailable
 
 WIDE: Final = 240
 """Columns where there is no terminal, so that nothing is cut off for the next program."""
@@ -180,7 +180,7 @@ def as_problem(error: ForgeyardError) -> dict[str, object]:
         "value": error.value,
         "allowed": error.allowed,
     }
-    if isinstance(error, InvalidRunFile):
+    if isinstance(error, InvalidFile):
         found |= {"file": error.file, "line": error.line, "column": error.column}
     notes = _notes(error)
     if notes:
@@ -190,7 +190,7 @@ def as_problem(error: ForgeyardError) -> dict[str, object]:
 
 def _particulars(error: ForgeyardError) -> list[tuple[str, str]]:
     place = ""
-    if isinstance(error, InvalidRunFile) and error.file:
+    if isinstance(error, InvalidFile) and error.file:
         place = ":".join(str(part) for part in (error.file, error.line, error.column) if part)
     pairs = (
         ("at", place),

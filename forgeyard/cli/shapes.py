@@ -429,3 +429,24 @@ class Capacity:
     reserved: Amounts
     free: Amounts
     wanted: Amounts = field(default_factory=Amounts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """A scheduling policy; one that was only checked has no version."""
+
+    digest: str
+    document: Mapping[str, object]
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyVersion:
+    """One version of the policy that was set."""
+
+    version: int
+    digest: str
+    actor: str
+    reason: str
+    created_at: int
+    damage: str | None = None

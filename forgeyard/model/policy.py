@@ -1,70 +1,116 @@
 """Every number an operator may turn, in one versioned document (MOD-004, MOD-005).
 
-Durations are milliseconds.
+Durations are milliseconds. What stands beside a number is for `policy_document`, which holds a
+document from outside to it; code and tests may build any policy they like.
 """
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass, field
+from typing import Annotated
 
 from forgeyard.model.units import Millis
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a number means, and the range that an operator may choose from."""
+
+    least: int
+    most: int
+    says: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeasePolicy:
     """Deadlines of the lease protocol (DESIGN: offer 30 s, execution 60 s, renewal 15 s)."""
 
-    offer_ttl: Millis = Millis(30_000)
-    execution_ttl: Millis = Millis(60_000)
-    renew_every: Millis = Millis(15_000)
-    connectivity_grace: Millis = Millis(60_000)
-    longest_back_off: Millis = Millis(15_000)
-    deadline_slack: Millis = Millis(15_000)
-    """How much later than the agent the server enforces the agent's own deadlines."""
-    settle_within: Millis = Millis(10_000)
-    session_silence: Millis = Millis(60_000)
-    """A session that has not been heard of for so long is lost, and its runner offline."""
-    refusal_memory: Millis = Millis(30_000)
-    """How long a runner that turned a job down, or let its offer lapse, is not asked again."""
+    offer_ttl: Annotated[
+        Millis, Setting(SECOND, HOUR, "how long a runner may take to accept an offer")
+    ] = Millis(30_000)
+    execution_ttl: Annotated[
+        Millis, Setting(SECOND, HOUR, "how long a lease lives without being renewed")
+    ] = Millis(60_000)
+    renew_every: Annotated[
+        Millis, Setting(100, HOUR, "how often agents renew; told to them when they register")
+    ] = Millis(15_000)
+    connectivity_grace: Annotated[
+        Millis, Setting(0, DAY, "how much longer a job may run that cannot reach the server")
+    ] = Millis(60_000)
+    longest_back_off: Annotated[
+        Millis, Setting(100, 10 * MINUTE, "the longest pause of an agent between two tries")
+    ] = Millis(15_000)
+    deadline_slack: Annotated[
+        Millis, Setting(0, HOUR, "how much later than the agent the server ends a phase")
+    ] = Millis(15_000)
+    settle_within: Annotated[
+        Millis, Setting(0, HOUR, "after so long an ended attempt is settled by the sweep")
+    ] = Millis(10_000)
+    session_silence: Annotated[
+        Millis, Setting(SECOND, DAY, "a session not heard of for so long is lost")
+    ] = Millis(60_000)
+    refusal_memory: Annotated[
+        Millis, Setting(0, DAY, "how long a runner that refused a job is not asked again")
+    ] = Millis(30_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPolicy:
     """Limits of the sweep that enforces deadlines."""
 
-    period: Millis = Millis(2_000)
-    expiries_per_sweep: int = 50
-    renewal_gap: Millis = Millis(15_000)
-    """Silence of the renewal service from which on it counts as an outage of ours."""
-    outbox_age: Millis = Millis(5_000)
+    period: Annotated[
+        Millis, Setting(100, MINUTE, "the pause between two sweeps for what is due")
+    ] = Millis(2_000)
+    expiries_per_sweep: Annotated[
+        int, Setting(1, 1_000, "how many leases may expire in one sweep; the rest wait")
+    ] = 50
+    renewal_gap: Annotated[
+        Millis,
+        Setting(10 * SECOND, HOUR, "so long without renewals is an outage of ours, not of runners"),
+    ] = Millis(15_000)
+    outbox_age: Annotated[
+        Millis, Setting(100, 10 * MINUTE, "after so long the sweep sends what nobody sent")
+    ] = Millis(5_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWeights:
     """What the soft scores count for against each other (SCO-003)."""
 
-    headroom: int = 2
-    load: int = 1
+    headroom: Annotated[int, Setting(0, 1_000, "what room that stays free on a runner counts")] = 2
+    load: Annotated[int, Setting(0, 1_000, "what few jobs side by side on a runner count")] = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
-    version: int = 1
-    batch: int = 200
-    candidates: int = 3
-    """How many next-best runners a decision carries for the commit to fall back on."""
-    aging_step: Millis = Millis(60_000)
-    """Waiting this long raises the effective priority by one point."""
-    aging_limit: int = 399
-    """The effective priority up to which waiting lifts a job: one limit for all, so that the oldest
-    wins there and nobody starves. Emergencies (400) stay above it."""
+    batch: Annotated[int, Setting(1, 1_000, "how many jobs one cycle places at most")] = 200
+    candidates: Annotated[
+        int, Setting(0, 20, "how many next-best runners a commit may fall back on")
+    ] = 3
+    aging_step: Annotated[
+        Millis, Setting(SECOND, DAY, "waiting this long raises a job's priority by one point")
+    ] = Millis(60_000)
+    # One limit for all, so that the oldest wins there and nobody starves. Emergencies stay above.
+    aging_limit: Annotated[
+        int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
+    ] = 399
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
 
+    def canonical(self) -> str:
+        """Write this policy as the one JSON text that its digest is of."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
     def digest(self) -> str:
-        """Name this very policy; recorded with every placement."""
-        canonical = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
-        return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+        """Name this very policy, whatever version it has; recorded with every placement."""
+        return digest_of(self.canonical())
+
+
+def digest_of(text: str) -> str:
+    """Name the canonical text of a policy."""
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

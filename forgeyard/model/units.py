@@ -135,6 +135,13 @@ def parse_duration(text: str | int | float, *, field: str) -> Millis:
     return Millis(total)
 
 
+def duration_text(duration: int) -> str:
+    """Print a duration exactly, in the one largest unit that fits; `parse_duration` reads it."""
+    units = sorted(_SECONDS.items(), key=lambda unit: -unit[1])
+    name, size = next(unit for unit in units if duration % unit[1] == 0)
+    return f"{duration // size}{name}" if duration else "0s"
+
+
 def _whole(
     digits: str, factor: int, rounding: Rounding, complaint: tuple[str, str, object, str]
 ) -> int:

@@ -12,6 +12,7 @@ from forgeyard.runfile.nodes import Mark, Node, read_node
 from forgeyard.runfile.source import written
 
 MAX_SIZE: Final = 2**20
+RUN_FILE: Final = "a mapping with `jobs`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,18 +28,20 @@ class Loaded:
         return _locate(self.root, self.root.mark, field or "")
 
 
-def load(path: Path, root: Path = Path()) -> Loaded:
-    """Read a run file below `root`; nothing is checked but that it is a bounded YAML mapping.
+def load(path: Path, root: Path = Path(), *, allowed: str = RUN_FILE) -> Loaded:
+    """Read a file below `root`; nothing is checked but that it is a bounded YAML mapping.
+
+    `allowed` says what an author should write who wrote something else.
 
     Raises:
         NotFound: there is no such file.
         InvalidRunFile: with file, and line and column where there are any.
     """
-    return parse(_read(root / path, str(path)), file=str(path))
+    return parse(_read(root / path, str(path)), file=str(path), allowed=allowed)
 
 
-def parse(text: str, *, file: str) -> Loaded:
-    """Read the text of a run file; `file` is only for complaints.
+def parse(text: str, *, file: str, allowed: str = RUN_FILE) -> Loaded:
+    """Read the text of a file; `file` and `allowed` are only for complaints.
 
     Raises:
         InvalidRunFile: with file, and line and column where there are any.
@@ -48,14 +51,14 @@ def parse(text: str, *, file: str) -> Loaded:
     except InvalidRunFile as error:
         raise _placed(error, file, error.line, error.column) from None
     if root is None or root.content is None:
-        raise InvalidRunFile("the file is empty", file=file, allowed="a mapping with `jobs`")
+        raise InvalidRunFile("the file is empty", file=file, allowed=allowed)
     if not isinstance(root.content, Mapping):
         raise InvalidRunFile(
             "the file is not a mapping",
             file=file,
             line=root.mark.line,
             column=root.mark.column,
-            allowed="a mapping with `jobs`",
+            allowed=allowed,
         )
     document = {key: node.value() for key, (_, node) in root.content.items()}
     return Loaded(file=file, document=document, root=root)

@@ -22,6 +22,8 @@ class Verdict(StrEnum):
     """Not one of the candidates takes work any more."""
     NO_CAPACITY = "no_capacity"
     """A candidate takes work but has no room left."""
+    POLICY_CHANGED = "policy_changed"
+    """The plan was made under a policy that is no longer in force."""
 
 
 class JobStanding(StrEnum):
@@ -79,6 +81,11 @@ def grant(
             standing[request.job_id] = JobStanding.GONE
         answers.append(answer)
     return tuple(answers)
+
+
+def refuse_all(requests: Sequence[GrantRequest], verdict: Verdict) -> tuple[Granted, ...]:
+    """Refuse every request for one reason that lies in none of them."""
+    return tuple(Granted(job_id=request.job_id, verdict=verdict) for request in requests)
 
 
 def _judge(request: GrantRequest, standing: JobStanding, free: Mapping[str, Resources]) -> Granted:

@@ -318,6 +318,19 @@ def wake_if_waiting(connection: sa.Connection, partition: str, *, reason: str) -
         wake(connection, partition, reason=reason)
 
 
+def wake_all_waiting(connection: sa.Connection, *, reason: str) -> None:
+    """Wake every partition with jobs that wait, for what changed may serve any of them."""
+    jobs = tables.jobs
+    waiting = (
+        sa.select(jobs.c.partition)
+        .where(jobs.c.state == JobState.ELIGIBLE.value)
+        .distinct()
+        .order_by(jobs.c.partition)
+    )
+    for partition in connection.execute(waiting).scalars().all():
+        wake(connection, partition, reason=reason)
+
+
 def audit(
     connection: sa.Connection,
     *,

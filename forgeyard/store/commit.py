@@ -13,12 +13,20 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
-from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.grant import GrantRequest, JobStanding, RunnerStanding, Verdict, grant
-from forgeyard.store import bulk, grants, tables
+from forgeyard.scheduler.grant import (
+    Granted,
+    GrantRequest,
+    JobStanding,
+    RunnerStanding,
+    Verdict,
+    grant,
+    refuse_all,
+)
+from forgeyard.store import bulk, grants, policies, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
@@ -39,8 +47,12 @@ class CommitOutcome:
     verdicts: tuple[tuple[str, Verdict], ...]
 
 
-def commit_cycle(connection: sa.Connection, cycle_id: int, *, policy: LeasePolicy) -> CommitOutcome:
+def commit_cycle(
+    connection: sa.Connection, cycle_id: int, *, built_in: SchedulingPolicy
+) -> CommitOutcome:
     """Grant as many placements of a plan as fit now; a second time, only tell what was granted.
+
+    A plan that was made under another policy than the one in force is void.
 
     Raises:
         NotFound: there is no such cycle.
@@ -50,14 +62,16 @@ def commit_cycle(connection: sa.Connection, cycle_id: int, *, policy: LeasePolic
     if cycle["committed_at"] is not None:
         return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
     _lock_scopes(connection, planned)
+    # Under the locks of the scopes nobody sets another one.
+    in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
-    answers = grant(
-        [_request(row, runners) for row in planned],
-        {job_id: _job_standing(row) for job_id, row in jobs.items()},
-        {runner_id: _runner_standing(row) for runner_id, row in runners.items()},
-    )
+    requests = [_request(row, runners) for row in planned]
+    if cycle["policy_digest"] == in_force.digest:
+        answers = grant(requests, _job_standings(jobs), _runner_standings(runners))
+    else:
+        answers = refuse_all(requests, Verdict.POLICY_CHANGED)
     granted = [
         Grant(
             job=jobs[answer.job_id],
@@ -69,10 +83,19 @@ def commit_cycle(connection: sa.Connection, cycle_id: int, *, policy: LeasePolic
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
     ]
-    grants.write(connection, granted, cycle=cycle, now=now, policy=policy)
+    grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
+    _save_verdicts(connection, planned, answers)
+    closed = {"committed_at": now, "granted": len(granted)}
+    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+
+
+def _save_verdicts(
+    connection: sa.Connection, planned: Sequence[Row], answers: Sequence[Granted]
+) -> None:
     verdicts = [
         {
-            "cycle_id": cycle_id,
+            "cycle_id": row["cycle_id"],
             "position": row["position"],
             "verdict": answer.verdict.value,
             "runner_id": answer.runner_id,
@@ -80,9 +103,6 @@ def commit_cycle(connection: sa.Connection, cycle_id: int, *, policy: LeasePolic
         for row, answer in zip(planned, answers, strict=True)
     ]
     bulk.update(connection, _placements, verdicts, keys=("cycle_id", "position"))
-    closed = {"committed_at": now, "granted": len(granted)}
-    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
 
 
 def _outcome(verdicts: Sequence[tuple[str, Verdict]]) -> CommitOutcome:
@@ -173,6 +193,14 @@ def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
         if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
     )
     return GrantRequest(job_id=row["job_id"], resources=_resources(row), candidates=candidates)
+
+
+def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:
+    return {job_id: _job_standing(row) for job_id, row in jobs.items()}
+
+
+def _runner_standings(runners: Mapping[str, Row]) -> dict[str, RunnerStanding]:
+    return {runner_id: _runner_standing(row) for runner_id, row in runners.items()}
 
 
 def _job_standing(row: Row) -> JobStanding:

@@ -23,7 +23,7 @@ from forgeyard.model.protocol import (
     Registered,
 )
 from forgeyard.model.runner import ResourcePressure, RunnerState
-from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, SessionState
+from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
 from forgeyard.store import changes, codec, fence, liveness, repair, tables
 from forgeyard.store.changes import SESSION, Row
@@ -78,7 +78,7 @@ def register(
         **_described(message),
         **repair.recount(connection, runner_id),
     )
-    _wake_waiting(connection, reason=f"runner {message.runner_name} registered")
+    changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
     return Registered(
         runner_id=RunnerId(runner_id),
         session_id=session_id,
@@ -206,7 +206,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     abandon = _not_held(connection, session_id, message.held, now=now)
     was_taking_work = runner["state"] == RunnerState.ONLINE and not runner["suspect"]
     if state is RunnerState.ONLINE and not was_taking_work:
-        _wake_waiting(connection, reason=f"runner {runner['name']} takes work again")
+        changes.wake_all_waiting(connection, reason=f"runner {runner['name']} takes work again")
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
 
 
@@ -260,7 +260,7 @@ def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) ->
     end_session(connection, session_id, SessionState.CLOSED, reason=reason, now=now)
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
     _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, session_id=None)
-    _wake_waiting(connection, reason=f"runner {runner['name']} left")
+    changes.wake_all_waiting(connection, reason=f"runner {runner['name']} left")
 
 
 def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
@@ -349,7 +349,7 @@ def undrain(
         detail=reason,
         now=now,
     )
-    _wake_waiting(connection, reason=f"runner {runner['name']} takes work again")
+    changes.wake_all_waiting(connection, reason=f"runner {runner['name']} takes work again")
     return changed
 
 
@@ -394,16 +394,3 @@ def _change(
         sa.update(_runners).where(_runners.c.runner_id == runner["runner_id"]).values(changed)
     )
     return {**runner, **changed}
-
-
-def _wake_waiting(connection: sa.Connection, *, reason: str) -> None:
-    """Wake every partition with jobs that wait, for a runner may serve any of them."""
-    jobs = tables.jobs
-    waiting = (
-        sa.select(jobs.c.partition)
-        .where(jobs.c.state == JobState.ELIGIBLE.value)
-        .distinct()
-        .order_by(jobs.c.partition)
-    )
-    for partition in connection.execute(waiting).scalars().all():
-        changes.wake(connection, partition, reason=reason)

@@ -427,6 +427,18 @@ audit = sa.Table(
     _text("detail"),
 )
 
+policies = sa.Table(
+    "policies",
+    metadata,
+    # Counted by us, so that two who set a policy at once cannot both have the next number.
+    sa.Column("version", sa.BigInteger, primary_key=True, autoincrement=False),
+    _text("digest"),  # of the document as it stands here
+    _text("document"),  # SchedulingPolicy, canonical JSON
+    _text("actor"),
+    _text("reason"),
+    _number("created_at"),
+)
+
 liveness = sa.Table(
     "liveness",
     metadata,

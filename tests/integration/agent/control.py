@@ -21,6 +21,7 @@ from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import AgentConfig, ApiConfig, Config, LimitsConfig
 from forgeyard.model.job import JobSpec
@@ -167,7 +168,7 @@ class Control:
             saved = commit.save_plan(
                 connection, "default", plan, seen.digest(), self.policy.digest(), rng=RNG
             )
-            return commit.commit_cycle(connection, saved.cycle_id, policy=self.policy.lease).granted
+            return commit.commit_cycle(connection, saved.cycle_id, built_in=self.policy).granted
 
     def sweep(self) -> None:
         """Enforce every deadline that has passed, as Upkeep does."""
@@ -307,7 +308,7 @@ async def a_control(
         engine=engine,
         blobs=FileBlobStore(folder / "blobs"),
         config=Config(data_dir=folder, limits=LIMITS, api=ApiConfig(long_poll_s=1)),
-        policy=policy,
+        policies=PolicyCache(policy),
         token=TOKEN,
         rng=RNG,
         kick=lambda: None,

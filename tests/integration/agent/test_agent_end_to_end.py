@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,8 @@ from forgeyard.config import child_environment
 from forgeyard.errors import Conflict, Forbidden, Unauthenticated
 from forgeyard.model.job import FailureClass, JobSpec, OutputSpec, RetryPolicy, Step, Timeouts
 from forgeyard.model.units import Millis
-from forgeyard.store import tables
+from forgeyard.store import policies, tables
+from forgeyard.store.engine import write
 from tests.builders import a_job_spec, a_registration, job_states
 from tests.integration.agent.control import TOKEN, Control, a_control, a_policy
 from tests.integration.agent.scripts import eventually, is_alive, number_in, text_of
@@ -544,3 +546,29 @@ async def test_an_agent_waits_for_a_server_that_is_not_up_yet(
             await control.registered()
             agent.drain()
             assert await asyncio.wait_for(running, 20) == 0
+
+
+async def test_an_agent_renews_sooner_once_leases_last_shorter_than_when_it_registered(
+    sqlite_engine: sa.Engine, tmp_path: Path
+) -> None:
+    policy = a_policy(renew_every=2_000, connectivity_grace=0)
+    shorter = replace(
+        policy,
+        lease=replace(policy.lease, execution_ttl=Millis(1_000), renew_every=Millis(200)),
+    )
+    async with a_control(sqlite_engine, tmp_path, policy=policy) as control, control.listening():
+        run_id = control.submit(a_job("sleep 5"))
+        async with an_agent(control):
+            await control.until_running(run_id)
+            with write(control.engine) as connection:
+                policies.set_policy(
+                    connection,
+                    shorter,
+                    expected_version=0,
+                    actor="ann",
+                    channel="test",
+                    reason="a test",
+                    built_in=policy,
+                )
+            assert (await control.follow(run_id))["state"] == "succeeded"
+            assert len(control.attempts(run_id)) == 1

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import ApiConfig, Config, LimitsConfig
 from forgeyard.model.policy import SchedulingPolicy
@@ -99,7 +100,7 @@ class House:
             saved = commit.save_plan(
                 connection, "default", plan, seen.digest(), policy.digest(), rng=RNG
             )
-            return commit.commit_cycle(connection, saved.cycle_id, policy=policy.lease).granted
+            return commit.commit_cycle(connection, saved.cycle_id, built_in=policy).granted
 
     async def poll(self, session_id: str, wait_ms: int = 5_000) -> dict:
         """Poll once."""
@@ -188,7 +189,7 @@ async def open_house(
         engine=engine,
         blobs=blobs,
         config=Config(data_dir=folder, limits=limits, api=ApiConfig(long_poll_s=10)),
-        policy=policy,
+        policies=PolicyCache(policy),
         token=TOKEN,
         rng=RNG,
         kick=lambda: kicks.append(None),

@@ -23,6 +23,7 @@ from forgeyard.store.engine import read, write
 from tests.builders import (
     LEASE_POLICY,
     PARTITION,
+    POLICY,
     RNG,
     Granted,
     a_job_spec,
@@ -387,7 +388,7 @@ def planned(connection: sa.Connection, run_id: str, runner_ids: list[str]) -> in
         for row in jobs_of(connection, run_id).values()
     )
     plan = Plan(decisions=decisions, diagnoses=(), eligible=len(decisions), runners=2)
-    saved = commit.save_plan(connection, PARTITION, plan, "sha256:s", "sha256:p", rng=RNG)
+    saved = commit.save_plan(connection, PARTITION, plan, "sha256:s", POLICY.digest(), rng=RNG)
     return saved.cycle_id
 
 
@@ -416,7 +417,7 @@ def test_a_cancellation_that_races_with_a_grant_leaves_nothing_reserved(
 
     def committing(cycle_id: int) -> None:
         with write(engine) as connection:
-            commit.commit_cycle(connection, cycle_id, policy=LEASE_POLICY)
+            commit.commit_cycle(connection, cycle_id, built_in=POLICY)
 
     for _ in range(6):
         with write(engine) as connection:

@@ -1,5 +1,6 @@
 """Upkeep: what happens because time passes, whoever else is dead."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -10,8 +11,10 @@ from temporalio.worker import Replayer
 
 from activities import contracts, starts
 from forgeyard.model.protocol import Outcome
-from forgeyard.store import tables
-from tests.integration.temporal.house import Cost, Driver, House, attempt_id_of, until
+from forgeyard.model.units import Millis
+from forgeyard.store import policies, tables
+from forgeyard.store.engine import write
+from tests.integration.temporal.house import QUICK, Cost, Driver, House, attempt_id_of, until
 from tests.integration.temporal.stages import leased_silently
 from workflows.upkeep import Upkeep
 
@@ -63,6 +66,31 @@ async def test_stragglers_of_the_outbox_are_sent(house: House) -> None:
         await until(lambda: not house.undelivered())
         attempt_id = attempt_id_of(house.attempts(run_id)[0])
         assert await house.status(attempt_id) == WorkflowExecutionStatus.RUNNING
+
+
+async def test_upkeep_follows_the_period_of_the_policy_that_was_set(house: House) -> None:
+    slower = replace(QUICK, sweep=replace(QUICK.sweep, period=Millis(400)))
+    async with house.bare_worker():
+        workflow_id = await start(house)
+        with write(house.engine) as connection:
+            policies.set_policy(
+                connection,
+                slower,
+                expected_version=0,
+                actor="ann",
+                channel="test",
+                reason="a test",
+                built_in=QUICK,
+            )
+
+        async def is_slower() -> bool:
+            return timedelta(milliseconds=400) in [
+                event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta()
+                for event in await house.history(workflow_id)
+                if event.HasField("timer_started_event_attributes")
+            ]
+
+        await until(is_slower, or_say=lambda: "upkeep keeps its old period")
 
 
 async def test_a_sweep_that_fails_does_not_end_upkeep(house: House) -> None:

@@ -69,6 +69,7 @@ def test_all_commands_of_the_issue_are_there() -> None:
         *(f"run {name}" for name in run.split()),
         *(f"scheduler {name}" for name in scheduler.split()),
         *(f"runner {name}" for name in ("list", "show", "drain", "undrain")),
+        *(f"policy {name}" for name in ("show", "check", "set", "history")),
     }
     assert have == wanted
 
