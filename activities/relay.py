@@ -27,7 +27,7 @@ from forgeyard.store.engine import read, write
 BATCH: Final = 100
 CONCURRENCY: Final = 16
 CLAIM_MS: Final = 10_000
-WAKE_GAP_MS: Final = 250
+WAKE_GAP_MS: Final = 400
 SEND_WITHIN_S: Final = 4.0
 logger = logging.getLogger(__name__)
 
