@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 HOSTS = ("one", "two", "three")
 JOBS = 12
-SECONDS = 2
+SECONDS = 4
 UI = "http://127.0.0.1:1"
 QUICK = SchedulingPolicy(
     lease=LeasePolicy(
@@ -226,6 +226,7 @@ async def test_a_run_outlives_a_runner_that_leaves(
         token = (tmp_path / "data" / "token").read_text().strip()
         agents = [host.agent(tmp_path / host.name, url, token) for host in hosts]
         try:
+            await _until_states(yard, dict.fromkeys(HOSTS, "online"))
             (tmp_path / "run.yaml").write_text(a_run())
             submitted = ("run", "submit", "run.yaml", "--no-source", "--json")
             run_id = (await asyncio.to_thread(yard.type, *submitted)).ok().json()["run_id"]
