@@ -86,6 +86,7 @@ def test_there_is_a_default_scope_of_every_level(engine: sa.Engine) -> None:
     query = sa.select(scopes.c.scope_id, scopes.c.kind, scopes.c.name).order_by(scopes.c.level)
     with read(engine) as connection:
         assert [tuple(row) for row in connection.execute(query)] == [
+            ("scp_root", "root", "everything"),
             ("tnt_default", "tenant", "default"),
             ("org_default", "organization", "default"),
             ("prj_default", "project", "default"),

@@ -1,0 +1,187 @@
+"""Shares, quotas and pauses of scopes; pools; keys; devices; held room; parked classes."""
+
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from alembic import op
+
+revision: str = "0004"
+down_revision: str | None = "0003"
+branch_labels: str | Sequence[str] | None = None
+depends_on: str | Sequence[str] | None = None
+
+DIMENSIONS = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
+_OF_SCOPES = ("weight", "burst_percent", "paused", "finish_tag", "clock")
+_LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
+_PATH = ("organization_id", "project_id")
+_HOLDERS = {
+    "tenant_id": "tnt_default",
+    "organization_id": "org_default",
+    "project_id": "prj_default",
+    "queue_id": "que_default",
+    "pool_id": "pol_default",
+}
+
+
+def _text(name: str, *, nullable: bool = False, default: str | None = None) -> sa.Column[str]:
+    return sa.Column(name, sa.Text(), nullable=nullable, server_default=default)
+
+
+def _number(name: str, *, nullable: bool = False, default: int | None = None) -> sa.Column[int]:
+    value = None if default is None else sa.text(str(default))
+    return sa.Column(name, sa.BigInteger(), nullable=nullable, server_default=value)
+
+
+def upgrade() -> None:
+    """Add what is new; what exists belongs to the default scopes and holds no device."""
+    _grow_scopes()
+    _grow_jobs()
+    _grow_reservations()
+    _grow_runners()
+    _create_pools()
+    _create_holds()
+    _create_parking()
+
+
+def _grow_scopes() -> None:
+    for name in _OF_SCOPES:
+        op.add_column("scopes", _number(name, default=1 if name == "weight" else 0))
+    for name in _LIMITS:
+        op.add_column("scopes", _number(name, nullable=True))
+    op.add_column("scopes", _text("note", nullable=True))
+    op.execute(
+        "INSERT INTO scopes (scope_id, level, kind, name, parent_id)"
+        " VALUES ('scp_root', -1, 'root', 'everything', NULL)"
+    )
+    op.execute("UPDATE scopes SET parent_id = 'scp_root' WHERE level = 0")
+
+
+def _grow_jobs() -> None:
+    op.add_column("jobs", _text("organization_id", default="org_default"))
+    op.add_column("jobs", _text("project_id", default="prj_default"))
+    op.add_column("jobs", _text("wishes", default="{}"))
+    op.add_column("jobs", _number("adjustment", default=0))
+
+
+def _grow_reservations() -> None:
+    for name, default in _HOLDERS.items():
+        op.add_column("reservations", _text(name, default=default))
+
+
+def _grow_runners() -> None:
+    op.add_column("runners", _text("holdings", nullable=True))
+    op.add_column("runners", _number("penalty", default=0))
+    op.add_column("runners", _number("penalty_at", default=0))
+    op.add_column("runners", _number("reported_at", default=0))
+    op.add_column("runners", _number("changed_at", default=0))
+    op.execute("UPDATE runners SET reported_at = registered_at")
+    op.create_index("ix_runners_changed_at", "runners", ["changed_at"])
+
+
+def _create_pools() -> None:
+    op.create_table(
+        "pools",
+        _text("pool_id"),
+        _text("name"),
+        _number("version", default=1),
+        _text("owner_id", nullable=True),
+        _text("trust", nullable=True),
+        _text("sharing", default="shared"),
+        _number("spillover", default=0),
+        _text("state", default="open"),
+        _text("reason", nullable=True),
+        _number("created_at"),
+        sa.PrimaryKeyConstraint("pool_id", name="pk_pools"),
+        sa.UniqueConstraint("name", name="uq_pools_name"),
+    )
+    op.execute("INSERT INTO pools (pool_id, name, created_at) VALUES ('pol_default', 'default', 0)")
+    op.create_table(
+        "maintenance_windows",
+        _text("window_id"),
+        _text("pool_id"),
+        _number("starts_at"),
+        _number("ends_at"),
+        _text("reason"),
+        _text("actor"),
+        sa.PrimaryKeyConstraint("window_id", name="pk_maintenance_windows"),
+    )
+    op.create_index("ix_maintenance_windows_pool_id", "maintenance_windows", ["pool_id"])
+
+
+def _create_holds() -> None:
+    op.create_table(
+        "key_holds",
+        _text("key_name"),
+        _text("lease_id"),
+        _text("job_id"),
+        sa.PrimaryKeyConstraint("key_name", name="pk_key_holds"),
+    )
+    op.create_index("ix_key_holds_lease_id", "key_holds", ["lease_id"])
+    op.create_table(
+        "device_holds",
+        _text("lease_id"),
+        _text("device_id"),
+        _text("runner_id"),
+        _number("share"),
+        sa.PrimaryKeyConstraint("lease_id", "device_id", name="pk_device_holds"),
+    )
+    op.create_index("ix_device_holds_runner_id", "device_holds", ["runner_id"])
+    op.create_table(
+        "held_room",
+        _text("job_id"),
+        _text("kind"),
+        _text("partition"),
+        _text("runner_id"),
+        *(_number(name) for name in DIMENSIONS),
+        _number("since_at"),
+        _number("deadline_at"),
+        sa.PrimaryKeyConstraint("job_id", name="pk_held_room"),
+    )
+    op.create_index("ix_held_room_runner_id", "held_room", ["runner_id"])
+
+
+def _create_parking() -> None:
+    op.create_table(
+        "generations",
+        _text("name"),
+        _number("value", default=0),
+        sa.PrimaryKeyConstraint("name", name="pk_generations"),
+    )
+    op.create_table(
+        "parked_classes",
+        _text("partition"),
+        _text("requirement_class"),
+        _number("generation"),
+        _text("diagnosis"),
+        _number("since_at"),
+        sa.PrimaryKeyConstraint("partition", "requirement_class", name="pk_parked_classes"),
+    )
+
+
+def downgrade() -> None:
+    """Take it away again."""
+    for table in (
+        "parked_classes",
+        "generations",
+        "held_room",
+        "device_holds",
+        "key_holds",
+        "maintenance_windows",
+        "pools",
+    ):
+        op.drop_table(table)
+    with op.batch_alter_table("runners") as runners:
+        runners.drop_index("ix_runners_changed_at")
+        for name in ("changed_at", "reported_at", "penalty_at", "penalty", "holdings"):
+            runners.drop_column(name)
+    with op.batch_alter_table("reservations") as reservations:
+        for name in _HOLDERS:
+            reservations.drop_column(name)
+    with op.batch_alter_table("jobs") as jobs:
+        for name in ("adjustment", "wishes", *_PATH):
+            jobs.drop_column(name)
+    op.execute("UPDATE scopes SET parent_id = NULL WHERE level = 0")
+    op.execute("DELETE FROM scopes WHERE scope_id = 'scp_root'")
+    with op.batch_alter_table("scopes") as scopes:
+        for name in ("note", *_LIMITS, *_OF_SCOPES):
+            scopes.drop_column(name)
