@@ -11,9 +11,11 @@ import sqlalchemy as sa
 from temporalio import activity
 
 from activities import contracts
+from forgeyard import clock, telemetry
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
+from forgeyard.scheduler.grant import Verdict
 from forgeyard.store import commit, parking, policies, snapshot, tables
 from forgeyard.store.engine import read, write
 
@@ -46,6 +48,7 @@ class SchedulingActivities:
 
         A retry draws another id; a plan that nobody commits does nothing.
         """
+        began = clock.monotonic()
         with read(self._engine) as connection:
             in_force = policies.current(connection, self._built_in)
             seen = snapshot.load(connection, request.partition, in_force.policy)
@@ -60,6 +63,12 @@ class SchedulingActivities:
                 in_force.digest,
                 rng=self._rng,
             )
+        telemetry.CYCLE_LATENCY.labels("plan").observe(clock.monotonic() - began)
+        telemetry.JOBS_CONSIDERED.inc(len(seen.jobs))
+        rejected = (tally for why in plan.diagnoses for tally in why.rejections)
+        telemetry.count_all(
+            telemetry.REJECTIONS, ((tally.code, tally.runners) for tally in rejected)
+        )
         return contracts.CyclePlan(
             cycle_id=saved.cycle_id,
             eligible=saved.eligible,
@@ -78,6 +87,21 @@ class SchedulingActivities:
     @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
     def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
         """Commit a stored plan; a second time only its stored verdicts come back."""
+        began = clock.monotonic()
         with write(self._engine) as connection:
             outcome = commit.commit_cycle(connection, request.cycle_id, built_in=self._built_in)
+        telemetry.CYCLE_LATENCY.labels("commit").observe(clock.monotonic() - began)
+        _count(outcome)
         return contracts.CycleCommit(granted=outcome.granted, refused=outcome.refused)
+
+
+def _count(outcome: commit.CommitOutcome) -> None:
+    """Count what this very commit granted and refused; a repeated one did neither."""
+    if outcome.repeated:
+        return
+    telemetry.PLACEMENTS.inc(outcome.granted)
+    refused = (verdict for _, verdict in outcome.verdicts if verdict is not Verdict.GRANTED)
+    telemetry.count_all(telemetry.CONFLICTS, ((verdict, 1) for verdict in refused))
+    for placed in outcome.placed:
+        telemetry.QUEUE_WAIT.labels(placed.priority).observe(placed.waited_ms / 1000)
+        telemetry.PLACEMENT_SCORE.observe(placed.score)

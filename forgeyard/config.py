@@ -89,6 +89,19 @@ class RetentionConfig(Group):
     """All dependency caches together; beyond it the least recently used go."""
 
 
+class MetricsConfig(Group):
+    """Ports that publish metrics to anybody who reaches them; none is open unless it is set.
+
+    With the token, the API's own port answers `/metrics` in any case.
+    """
+
+    host: str = "127.0.0.1"
+    api_port: int | None = Field(default=None, ge=1, le=65_535)
+    worker_port: int | None = Field(default=None, ge=1, le=65_535)
+    temporal_port: int | None = Field(default=None, ge=1, le=65_535)
+    """What Temporal's SDK counts in the worker process, on a port of its own."""
+
+
 class AgentConfig(Group):
     """What an operator grants to jobs on a host."""
 
@@ -151,6 +164,7 @@ class Config(BaseSettings):
     api: ApiConfig = ApiConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
+    metrics: MetricsConfig = MetricsConfig()
     agent: AgentConfig = AgentConfig()
 
     @classmethod

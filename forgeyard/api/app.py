@@ -16,6 +16,7 @@ from forgeyard.api import (
     blobs,
     health,
     logs,
+    metrics,
     outputs,
     policy,
     problems,
@@ -49,7 +50,7 @@ def assemble() -> FastAPI:
         "Submit runs and follow them.",
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, runners.router, policy.router),
+            *(scheduler.router, runners.router, policy.router, metrics.router),
         ),
         open_routers=(health.router, runs.schema_router),
     )

@@ -5,12 +5,14 @@ from typing import Annotated
 from annotated_types import MaxLen
 from fastapi import APIRouter
 
+from forgeyard import telemetry
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import StaleRejected
 from forgeyard.model.protocol import (
     Accepted,
     Complete,
     CompletionAnswer,
+    CompletionVerdict,
     Holder,
     Progress,
     Reject,
@@ -32,6 +34,7 @@ def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
         answer = leases.accept(connection, lease_id, holder, policy=deps.policy(connection).lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
+    telemetry.LEASE_ANSWERS.labels("accepted").inc()
     return answer
 
 
@@ -42,6 +45,8 @@ def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
         answer = leases.reject(connection, lease_id, message, policy=deps.policy(connection).lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
+    telemetry.LEASE_ANSWERS.labels("rejected").inc()
+    telemetry.DISPATCH_FAILURES.labels("rejected").inc()
 
 
 @router.post("/leases/{lease_id}/progress", status_code=204)
@@ -62,6 +67,8 @@ def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAn
         verdict = leases.complete(
             connection, lease_id, message, policy=deps.policy(connection).lease
         )
+    taken = verdict is CompletionVerdict.ACCEPTED
+    telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
     return CompletionAnswer(verdict=verdict)
 
 
@@ -73,4 +80,5 @@ def renew(message: Renew, deps: Deps) -> RenewAnswer:
 
 
 def _stale(lease_id: str, refused: Refused) -> StaleRejected:
+    telemetry.LEASE_ANSWERS.labels("stale").inc()
     return StaleRejected(refused.reason, field="lease_id", value=lease_id)

@@ -21,11 +21,12 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities import relay
-from forgeyard import entropy
+from forgeyard import entropy, telemetry
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
@@ -76,9 +77,12 @@ async def serve(
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
                 process = _Process(config, policies, engine, temporal, changed=changed)
-                if listening is not None:
-                    listening(Listening(api_url=_url(public), agent_url=_url(agents)))
-                await process.run(stop, public=public, agents=agents)
+                with telemetry.listening(
+                    config.metrics.host, config.metrics.api_port, process.figures
+                ):
+                    if listening is not None:
+                        listening(Listening(api_url=_url(public), agent_url=_url(agents)))
+                    await process.run(stop, public=public, agents=agents)
         finally:
             engine.dispose()
     finally:
@@ -139,6 +143,7 @@ class _Process:
         self._policies = policies
         self._engine = engine
         self._client = client
+        self.figures = StoreFigures(engine, config.partition)
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
         self._reader = AssignmentReader(
             self._assignments, period_s=config.api.poll_ms / 1000, changed=changed
@@ -175,6 +180,7 @@ class _Process:
             kick=self._relay.kick,
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
+            figures=self.figures,
         )
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:

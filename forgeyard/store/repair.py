@@ -21,15 +21,15 @@ _REPAIRS_PER_CALL = 20
 def repair(engine: sa.Engine) -> int:
     """Repair the runners whose reservations are wrong, each in its own transaction; count them."""
     with read(engine) as connection:
-        suspicious = _suspicious(connection)
+        wrong = suspicious(connection)
     repaired = 0
-    for runner_id in suspicious[:_REPAIRS_PER_CALL]:
+    for runner_id in wrong[:_REPAIRS_PER_CALL]:
         with write(engine) as connection:
             repaired += _repair_runner(connection, runner_id)
     return repaired
 
 
-def _suspicious(connection: sa.Connection) -> list[str]:
+def suspicious(connection: sa.Connection) -> list[str]:
     """List the runners whose reserved amounts are not what the jobs of their live leases need."""
     live = (
         sa.select(_leases.c.runner_id, *(_jobs.c[name] for name in DIMENSIONS))
