@@ -68,7 +68,7 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
         overdue_leases=overdue_leases(connection, now=now),
         ended_leases=_ended(connection, since=now - RECENT_MS),
         undelivered=outbox.undelivered(connection),
-        wrong_runners=len(repair.suspicious(connection)),
+        wrong_runners=len(repair.discrepancies(connection)),
         last_cycle_ms=None if cycle is None else max(0, now - cycle.created_at),
     )
 

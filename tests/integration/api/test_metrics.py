@@ -136,7 +136,8 @@ async def test_reservations_that_disagree_with_leases_show(house: House) -> None
 @pytest.mark.case("SP-084")
 async def test_no_name_and_no_id_becomes_a_label(house: House) -> None:
     with write(house.engine) as connection:
-        named = {"tenant_id": "tnt_💎", "queue_id": "que_💎"}
+        path = ("tenant_id", "organization_id", "project_id", "queue_id")
+        named = {column: f"{column}_💎" for column in path}
         run_id = submit_run(connection, name="💎")
         connection.execute(
             sa.update(tables.jobs).where(tables.jobs.c.run_id == run_id).values(named)
