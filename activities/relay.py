@@ -19,7 +19,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import contracts, starts
-from forgeyard import clock, telemetry
+from forgeyard import clock, telemetry, tracing
 from forgeyard.errors import StoreUnavailable
 from forgeyard.store import outbox, tables
 from forgeyard.store.changes import Row
@@ -191,7 +191,14 @@ class _Post:
             event = contracts.AttemptEvent(
                 event_id=row["event_id"], kind=row["kind"], detail=payload.get("state", "")
             )
-        await starts.start_attempt(self.client, start, event, task_queue=self.task_queue)
+        with tracing.span(
+            "scheduler.dispatch",
+            of=payload.get("run_id", ""),
+            event_id=row["event_id"],
+            job_id=start.job_id,
+            attempt_id=start.attempt_id,
+        ):
+            await starts.start_attempt(self.client, start, event, task_queue=self.task_queue)
 
     async def send_wake(self) -> None:
         """Tell the loop of the newest change; soon, if it was told of something else just now."""

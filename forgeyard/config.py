@@ -102,6 +102,15 @@ class MetricsConfig(Group):
     """What Temporal's SDK counts in the worker process, on a port of its own."""
 
 
+class TracingConfig(Group):
+    """Where spans go; needs the extra `otel`."""
+
+    endpoint: str = ""
+    """An OTLP endpoint for traces over HTTP, such as `http://collector:4318/v1/traces`."""
+    ratio: float = Field(default=1.0, ge=0, le=1)
+    """How many of the traces are kept."""
+
+
 class AgentConfig(Group):
     """What an operator grants to jobs on a host."""
 
@@ -165,6 +174,7 @@ class Config(BaseSettings):
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
     metrics: MetricsConfig = MetricsConfig()
+    tracing: TracingConfig = TracingConfig()
     agent: AgentConfig = AgentConfig()
 
     @classmethod

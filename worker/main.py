@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import starts
-from forgeyard import telemetry
+from forgeyard import telemetry, tracing
 from forgeyard.config import Config
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store.blobs import FileBlobStore
@@ -42,9 +42,13 @@ async def run_worker(
         # Tests and replay run in the sandbox; here it would cost a third of the worker's time.
         runner=UnsandboxedWorkflowRunner(),
     )
-    runtime = own_runtime(config.metrics)
+    metrics, spans = config.metrics, config.tracing
+    runtime = own_runtime(metrics)
     try:
-        with telemetry.listening(config.metrics.host, config.metrics.worker_port):
+        with (
+            telemetry.listening(metrics.host, metrics.worker_port),
+            tracing.exported(spans.endpoint, ratio=spans.ratio, process="worker"),
+        ):
             while not stop.is_set():
                 client = await connected(config, stop, runtime=runtime)
                 if client is not None:

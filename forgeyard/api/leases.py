@@ -2,10 +2,11 @@
 
 from typing import Annotated
 
+import sqlalchemy as sa
 from annotated_types import MaxLen
 from fastapi import APIRouter
 
-from forgeyard import telemetry
+from forgeyard import telemetry, tracing
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import StaleRejected
 from forgeyard.model.protocol import (
@@ -30,8 +31,9 @@ LeasePath = Annotated[str, MaxLen(64)]
 @router.post("/leases/{lease_id}/accept")
 def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
     """Take an offer up; doing so twice is as good as once, and Temporal hears of neither."""
-    with write(deps.engine) as connection:
+    with tracing.span("lease.accept", lease_id=lease_id) as span, write(deps.engine) as connection:
         answer = leases.accept(connection, lease_id, holder, policy=deps.policy(connection).lease)
+        span.of = _run_of(connection, lease_id)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
     telemetry.LEASE_ANSWERS.labels("accepted").inc()
@@ -63,10 +65,12 @@ def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
 @router.post("/leases/{lease_id}/complete")
 def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAnswer:
     """Report how an attempt ended; a stale report is answered, not stored."""
-    with deps.change() as connection:
+    with tracing.span("lease.complete", lease_id=lease_id) as span, deps.change() as connection:
         verdict = leases.complete(
             connection, lease_id, message, policy=deps.policy(connection).lease
         )
+        span.of = _run_of(connection, lease_id)
+        span.note(outcome=message.outcome.value, verdict=verdict.value)
     taken = verdict is CompletionVerdict.ACCEPTED
     telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
     return CompletionAnswer(verdict=verdict)
@@ -77,6 +81,11 @@ def renew(message: Renew, deps: Deps) -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
     with write(deps.engine) as connection:
         return leases.renew(connection, message, policy=deps.policy(connection).lease)
+
+
+def _run_of(connection: sa.Connection, lease_id: str) -> str:
+    """Find whose trace this belongs to, if there are traces."""
+    return leases.run_of(connection, lease_id) if tracing.is_on() else ""
 
 
 def _stale(lease_id: str, refused: Refused) -> StaleRejected:

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from forgeyard import tracing
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.errors import TooLarge
 from forgeyard.model.run import RunSpec
@@ -95,10 +96,12 @@ def submit_run(
         body_digest=_digest(message),
         git=resolved(spec.git, digest=message.source_digest),
     )
-    with deps.change() as connection:
+    with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
         submitted = runs.submit(
             connection, submission, policy=deps.policy(connection).lease, rng=deps.rng
         )
+        span.of = submitted.run_id
+        span.note(run_id=submitted.run_id)
     if not submitted.created:
         response.status_code = HTTPStatus.OK
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"

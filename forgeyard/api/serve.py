@@ -21,7 +21,7 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities import relay
-from forgeyard import entropy, telemetry
+from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
@@ -77,8 +77,10 @@ async def serve(
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
                 process = _Process(config, policies, engine, temporal, changed=changed)
-                with telemetry.listening(
-                    config.metrics.host, config.metrics.api_port, process.figures
+                metrics, spans = config.metrics, config.tracing
+                with (
+                    telemetry.listening(metrics.host, metrics.api_port, process.figures),
+                    tracing.exported(spans.endpoint, ratio=spans.ratio, process="api"),
                 ):
                     if listening is not None:
                         listening(Listening(api_url=_url(public), agent_url=_url(agents)))

@@ -41,8 +41,12 @@ _jobs, _runners = tables.jobs, tables.runners
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placed:
-    """A placement that this commit granted, for whoever counts."""
+    """A placement that this commit granted, for whoever counts or traces."""
 
+    run_id: str
+    job_id: str
+    attempt_id: str
+    runner_id: str
     priority: str
     waited_ms: int
     score: int
@@ -111,7 +115,15 @@ def commit_cycle(
 
 def _placed(grant: Grant, now: int) -> Placed:
     waited = max(0, now - grant.job["eligible_at"])
-    return Placed(priority=grant.job["priority"], waited_ms=waited, score=grant.score)
+    return Placed(
+        run_id=grant.job["run_id"],
+        job_id=grant.job["job_id"],
+        attempt_id=grant.attempt_id,
+        runner_id=grant.runner["runner_id"],
+        priority=grant.job["priority"],
+        waited_ms=waited,
+        score=grant.score,
+    )
 
 
 def _save_verdicts(

@@ -51,12 +51,14 @@ async def test_a_worker_publishes_what_its_cycles_did_and_what_the_sdk_counts(
     stop = asyncio.Event()
     serving = asyncio.create_task(run_worker(config, stop))
     run_id = house.submit_silently(a_job_spec("small"), HUGE)
-    async with Driver(house=house).running():
-        await house.until_job(run_id, "small", "succeeded")
-        found = await asyncio.to_thread(scrape, ports.worker_port)
-        sdk = await asyncio.to_thread(_text, ports.temporal_port)
-    stop.set()
-    await asyncio.wait_for(serving, 40)
+    try:
+        async with Driver(house=house).running():
+            await house.until_job(run_id, "small", "succeeded")
+            found = await asyncio.to_thread(scrape, ports.worker_port)
+            sdk = await asyncio.to_thread(_text, ports.temporal_port)
+    finally:
+        stop.set()
+        await asyncio.wait_for(serving, 40)
     grown = _growth(before, found)
     assert grown("forgeyard_scheduler_placements_total") == 1
     assert grown("forgeyard_scheduler_jobs_considered_total") >= 2
