@@ -22,7 +22,7 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
 from forgeyard.store import changes, codec, fence, liveness, repair, tables
@@ -75,6 +75,10 @@ def register(
         suspect=0,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
+        health=RunnerHealth.HEALTHY.value,
+        health_reason=None,
+        reported_at=now,
+        changed_at=now,
         **_described(message),
         **repair.recount(connection, runner_id),
     )
@@ -160,6 +164,7 @@ def _described(message: Register) -> dict[str, object]:
         "trust": message.capabilities.trust.value,
         "capabilities": capabilities,
         "capability_digest": report_digest(capabilities),
+        "location": codec.encode(message.location),
         **_amounts("total", message.total),
         **_amounts("headroom", message.headroom),
     }
