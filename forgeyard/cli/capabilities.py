@@ -51,6 +51,7 @@ def _standing_rows(runner: Runner) -> Iterator[Row]:
     yield "cost", an_hour, _known_by(known.get("cost_micros_per_hour"))
     more = " and more" if has.has_more else ""
     caches = "1 cache" if len(has.closures) == 1 else f"{len(has.closures)} caches"
+    yield "penalty", f"{runner.penalty} points", ""
     yield "at hand", f"{has.objects} archives of {output.size(has.bytes)}{more}, {caches}", ""
 
 
