@@ -428,6 +428,7 @@ class Runner:
     capability_digest: str = ""
     reported_at: int | None = None
     location: Location = field(default_factory=Location)
+    diagnostics: tuple[str, ...] = ()
     health: str = ""
     health_reason: str | None = None
     holdings: Holdings = field(default_factory=Holdings)

@@ -21,6 +21,7 @@ from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
 Part = TypeVar("Part")
+NOTHING = Resources()
 RUNNING = (JobState.LEASED, JobState.PREPARING, JobState.RUNNING, JobState.UPLOADING_OUTPUTS)
 _LEVEL_OF_QUEUES = "queue"
 # Named one by one: an index finds them among all the jobs that have ended.
@@ -108,6 +109,8 @@ class RunnerView:
     capability_digest: str
     reported_at: int
     """When its agent last said what it can do."""
+    diagnostics: tuple[str, ...]
+    """What is odd about its report: what of it no job can ever have, although it is there."""
     location: Location
     health: str
     health_reason: str | None
@@ -267,6 +270,7 @@ def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
 def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
     total, reserved = _resources(row, "total"), _resources(row, "reserved")
     allocatable = total.minus(_resources(row, "headroom"))
+    free = allocatable.minus(reserved)
     return RunnerView(
         runner_id=row["runner_id"],
         name=row["name"],
@@ -279,6 +283,7 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         capabilities=_readable(Capabilities, row["capabilities"]),
         capability_digest=row["capability_digest"],
         reported_at=row["reported_at"],
+        diagnostics=_diagnostics(total, allocatable),
         location=_readable(Location, row["location"]),
         health=row["health"],
         health_reason=row["health_reason"],
@@ -288,7 +293,8 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         total=total,
         allocatable=allocatable,
         reserved=reserved,
-        free=allocatable.minus(reserved),
+        # More may be held than there is, after a host has shrunk (SP-056).
+        free=free.minus(free.within(NOTHING)),
         placed=tuple(placed),
         registered_at=row["registered_at"],
         last_seen_at=row["last_seen_at"],
@@ -301,6 +307,14 @@ def _readable(kind: type[Part], text: str) -> Part:
         return codec.decode(kind, text)
     except Corrupt:
         return kind()
+
+
+def _diagnostics(total: Resources, allocatable: Resources) -> tuple[str, ...]:
+    return tuple(
+        f"no {name} is left for jobs: the headroom takes all of it"
+        for name in ("cpu", "memory", "disk", "slots")
+        if getattr(total, name) > 0 >= getattr(allocatable, name)
+    )
 
 
 def _holdings_view(held: Holdings) -> HoldingsView:
