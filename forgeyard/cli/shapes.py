@@ -303,47 +303,14 @@ class SchedulerStatus:
     partition: str
     jobs: Mapping[str, int]
     runners: Mapping[str, int]
+    leases: Mapping[str, int] = field(default_factory=dict[str, int])
+    allocatable: Amounts = field(default_factory=Amounts)
+    free: Amounts = field(default_factory=Amounts)
     oldest_eligible_ms: int | None = None
     outbox_lag_ms: int | None = None
     renewal_beat_ms: int | None = None
     renewal_gaps: int = 0
     last_cycle: Cycle | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that the doctor looked at."""
-
-    name: str
-    verdict: str
-    sentence: str = ""
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkup:
-    """What the doctor found."""
-
-    verdict: str
-    checks: tuple[Check, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedJob:
-    """A waiting job, and the runner that it would get."""
-
-    job: str
-    run_id: str
-    runner: str
-    score: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What the next cycle would do."""
-
-    waiting: int
-    placements: tuple[PlannedJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
