@@ -141,6 +141,8 @@ class Cycle:
 def _backfill(cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy) -> BackfillWish | None:
     """Keep the runner of whoever has one, while it serves; else choose the oldest in need.
 
+    A holder that is placed now keeps it too, until its lease is committed.
+
     Only jobs that wait for nothing but room are asked about: not those at a gate.
     """
     kept = {
@@ -148,10 +150,9 @@ def _backfill(cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy) -> Bac
         for hold in snapshot.held_room
         if hold.kind is HoldKind.BACKFILL and hold.partition == snapshot.partition
     }
-    done = {decision.job_id for decision in cycle.decisions}
-    done.update(job.job_id for job, _ in cycle.held)
+    gated_now = {job.job_id for job, _ in cycle.held}
     for job in snapshot.jobs:
-        if job.job_id in kept and job.job_id not in done:
+        if job.job_id in kept and job.job_id not in gated_now:
             runners = cycle.board.nearest(job, len(snapshot.runners))
             if kept[job.job_id] in runners:
                 return _wish(job, (kept[job.job_id],))

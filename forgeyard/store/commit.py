@@ -7,7 +7,7 @@ with the grants, so committing again returns them and writes nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -27,7 +27,7 @@ from forgeyard.scheduler.grant import (
     grant,
     refuse_all,
 )
-from forgeyard.scheduler.holds import Holds
+from forgeyard.scheduler.holds import BackfillWish, Holds
 from forgeyard.store import (
     bulk,
     grants,
@@ -40,6 +40,7 @@ from forgeyard.store import (
     wishes,
 )
 from forgeyard.store.changes import Row
+from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
 from forgeyard.store.plans import PlanSaved, save_plan
@@ -105,12 +106,20 @@ def commit_cycle(
         if answer.runner_id is not None
     ]
     grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
-    holds.drop(connection, [one.job["job_id"] for one in granted])
+    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
     scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
     _save_verdicts(connection, planned, answers)
     closed = {"committed_at": now, "granted": len(granted)}
     connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
     return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+
+
+def _hold(connection: sa.Connection, cycle: Row, placed: Collection[str], *, now: int) -> None:
+    """End the holds of whoever has a runner now, and keep room for whom the plan says."""
+    holds.drop(connection, placed)
+    wish = None if cycle["backfill"] is None else decode(BackfillWish, cycle["backfill"])
+    needed = wish if wish is not None and wish.job_id not in placed else None
+    holds.keep(connection, cycle["partition"], needed, now=now)
 
 
 def _save_verdicts(

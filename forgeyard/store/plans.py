@@ -48,6 +48,7 @@ def save_plan(
         "planned": len(plan.decisions),
         "created_at": now,
         "pressure": ",".join(plan.pressure.signals),
+        "backfill": None if plan.backfill is None else codec.encode(plan.backfill),
     }
     cycles = tables.cycles
     cycle_id: int = connection.execute(
@@ -66,7 +67,9 @@ def save_plan(
         for position, decision in enumerate(plan.decisions)
     ]
     bulk.insert(connection, tables.placements, placements)
-    holds.keep(connection, partition, plan.backfill, now=now)
+    if not placements:
+        # Else the commit does it, after the leases: whoever is placed now was before it in turn.
+        holds.keep(connection, partition, plan.backfill, now=now)
     _save_diagnoses(connection, plan.diagnoses)
     return PlanSaved(
         cycle_id=cycle_id,

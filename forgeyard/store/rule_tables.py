@@ -111,6 +111,7 @@ cycles = sa.Table(
     number("created_at"),
     number("committed_at", nullable=True),
     text("pressure", default=""),  # the signals that were up, comma-separated
+    text("backfill", nullable=True),  # BackfillWish, JSON: granted after the leases
     sa.Index("ix_cycles_partition_created_at", "partition", "created_at"),
 )
 

@@ -138,9 +138,10 @@ def test_nothing_is_stopped_when_a_victim_has_ended_meanwhile(desk: Desk) -> Non
 
 @pytest.mark.case("SP-012")
 def test_a_nomination_lapses_and_another_runner_is_cleared(desk: Desk) -> None:
-    running, _ = two_victims(desk)
+    running, offered = two_victims(desk)
     desk.submit(URGENT)
     clear(desk)
+    desk.overwrite(tables.jobs, offered.job_id, preempted_at=None)
     (held,) = desk.rows(tables.held_room)
     desk.overwrite(tables.held_room, held["job_id"], deadline_at=1)
     desk.overwrite(tables.runners, running.runner_id, suspect=1)

@@ -42,6 +42,7 @@ def upgrade() -> None:
     _grow_reservations()
     _grow_runners()
     op.add_column("cycles", _text("pressure", default=""))
+    op.add_column("cycles", _text("backfill", nullable=True))
     _create_pools()
     _create_holds()
     _create_parking()
@@ -198,6 +199,7 @@ def downgrade() -> None:
         for name in (*_OF_JOBS, *_PATH):
             jobs.drop_column(name)
     with op.batch_alter_table("cycles") as cycles:
+        cycles.drop_column("backfill")
         cycles.drop_column("pressure")
     with op.batch_alter_table("leases") as leases:
         leases.drop_column("preempted_for")
