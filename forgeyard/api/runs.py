@@ -16,7 +16,7 @@ from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
 from forgeyard.runfile.source import resolved
-from forgeyard.store import runs, views
+from forgeyard.store import readings, runs, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
 
@@ -96,9 +96,11 @@ def submit_run(
         git=resolved(spec.git, digest=message.source_digest),
     )
     with deps.change() as connection:
-        submitted = runs.submit(
-            connection, submission, policy=deps.policy(connection).lease, rng=deps.rng
-        )
+        policy = deps.policy(connection)
+        submitted = runs.submit(connection, submission, policy=policy.lease, rng=deps.rng)
+        if submitted.created:
+            urgency = [job.priority for job in spec.jobs]
+            readings.refuse_when_deep(connection, deps.config.partition, urgency, policy.pressure)
     if not submitted.created:
         response.status_code = HTTPStatus.OK
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"

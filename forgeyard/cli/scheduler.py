@@ -12,6 +12,7 @@ from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect
 from forgeyard.cli.shapes import (
     Capacity,
     Explanation,
+    Held,
     Queue,
     Run,
     Runner,
@@ -50,6 +51,8 @@ def status(
         ("last cycle", _last_cycle(found)),
         ("relay", _relay(found.outbox_lag_ms)),
         ("lease renewal", _renewal(found)),
+        ("pressure", _pressure(found)),
+        *(("held room", _held(one)) for one in found.held),
     ]
     output.put_table(("scheduler", "now"), rows, empty="")
 
@@ -66,6 +69,16 @@ def _last_cycle(found: SchedulerStatus) -> str:
         return "none yet"
     granted = "not committed" if cycle.granted is None else f"{cycle.granted} granted"
     return f"{cycle.cycle_id}: {cycle.eligible} eligible, {cycle.planned} planned, {granted}"
+
+
+def _pressure(found: SchedulerStatus) -> str:
+    signals = found.last_cycle.pressure if found.last_cycle else ""
+    return output.words(signals).replace(",", ", ") or "none"
+
+
+def _held(one: Held) -> str:
+    due = output.duration(one.due_ms) or "now"
+    return f"{one.runner} is kept for {one.job} ({one.kind}), due in {due}"
 
 
 def _relay(lag_ms: int | None) -> str:
