@@ -21,11 +21,12 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities import relay
-from forgeyard import entropy
+from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
@@ -78,9 +79,14 @@ async def serve(
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
                 process = _Process(config, policies, engine, temporal, changed=changed)
-                if listening is not None:
-                    listening(Listening(api_url=_url(public), agent_url=_url(agents)))
-                await process.run(stop, public=public, agents=agents)
+                metrics, spans = config.metrics, config.tracing
+                with (
+                    telemetry.listening(metrics.host, metrics.api_port, process.figures),
+                    tracing.exported(spans.endpoint, ratio=spans.ratio, process="api"),
+                ):
+                    if listening is not None:
+                        listening(Listening(api_url=_url(public), agent_url=_url(agents)))
+                    await process.run(stop, public=public, agents=agents)
         finally:
             engine.dispose()
     finally:
@@ -143,6 +149,7 @@ class _Process:
         self._client = client
         self._blobs = FileBlobStore(config.blob_dir())
         self._blob_problem: str | None = UNKNOWN
+        self.figures = StoreFigures(engine, config.partition)
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
         self._reader = AssignmentReader(
             self._assignments, period_s=config.api.poll_ms / 1000, changed=changed
@@ -179,6 +186,7 @@ class _Process:
             kick=self._relay.kick,
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
+            figures=self.figures,
         )
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:

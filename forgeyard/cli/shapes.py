@@ -323,6 +323,42 @@ class SchedulerStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that the doctor looked at."""
+
+    name: str
+    verdict: str
+    sentence: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What the doctor found."""
+
+    verdict: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A waiting job, and the runner that it would get."""
+
+    job: str
+    run_id: str
+    runner: str
+    score: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What the next cycle would do."""
+
+    waiting: int
+    placements: tuple[PlannedJob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     """A queue; `eligible` counts by priority."""
 

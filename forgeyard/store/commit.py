@@ -8,7 +8,7 @@ with the grants, so committing again returns them and writes nothing.
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
@@ -52,12 +52,28 @@ _jobs, _runners = tables.jobs, tables.runners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A placement that this commit granted, for whoever counts or traces."""
+
+    run_id: str
+    job_id: str
+    attempt_id: str
+    runner_id: str
+    priority: str
+    waited_ms: int
+    score: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOutcome:
     """How many placements became leases, and the verdict on each, in the plan's order."""
 
     granted: int
     refused: int
     verdicts: tuple[tuple[str, Verdict], ...]
+    placed: tuple[Placed, ...] = field(default=(), compare=False)
+    """Only from the commit that granted them; a repeated one tells none."""
+    repeated: bool = field(default=False, compare=False)
 
 
 def commit_cycle(
@@ -73,7 +89,8 @@ def commit_cycle(
     cycle = _lock_cycle(connection, cycle_id)
     planned = _planned(connection, cycle_id)
     if cycle["committed_at"] is not None:
-        return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
+        known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
+        return replace(_outcome(known), repeated=True)
     scoped = scopes.lock(connection, {row[name] for row in planned for name in scopes.PATH})
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
@@ -111,7 +128,21 @@ def commit_cycle(
     _save_verdicts(connection, planned, answers)
     closed = {"committed_at": now, "granted": len(granted)}
     connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
+
+
+def _placed(grant: Grant, now: int) -> Placed:
+    waited = max(0, now - grant.job["eligible_at"])
+    return Placed(
+        run_id=grant.job["run_id"],
+        job_id=grant.job["job_id"],
+        attempt_id=grant.attempt_id,
+        runner_id=grant.runner["runner_id"],
+        priority=grant.job["priority"],
+        waited_ms=waited,
+        score=grant.score,
+    )
 
 
 def _hold(connection: sa.Connection, cycle: Row, placed: Collection[str], *, now: int) -> None:
@@ -187,6 +218,8 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
         _jobs.c.epoch,
         _jobs.c.attempts_made,
         _jobs.c.cancel_reason,
+        _jobs.c.priority,
+        _jobs.c.eligible_at,
         _jobs.c.spec,
         _jobs.c.lasts_ms,
         _jobs.c.cpu_milli,

@@ -208,6 +208,7 @@ def _history(grant: Grant, reason: str, now: int) -> tuple[Row, ...]:
 def _event(grant: Grant, run_name: str, now: int, policy: LeasePolicy) -> Row:
     """Announce an attempt to its workflow; nothing else ever starts one."""
     payload = {
+        "run_id": grant.job["run_id"],
         "job_id": grant.job["job_id"],
         "number": grant.number,
         "attempt_id": grant.attempt_id,

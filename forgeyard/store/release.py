@@ -159,6 +159,7 @@ def _announce(connection: sa.Connection, held: Held, *, now: int) -> None:
     name = sa.select(runners.c.name).where(runners.c.runner_id == held.lease["runner_id"])
     attempt = held.attempt
     payload = {
+        "run_id": held.run["run_id"],
         "job_id": attempt["job_id"],
         "number": attempt["number"],
         "attempt_id": attempt["attempt_id"],
