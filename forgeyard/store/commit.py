@@ -7,7 +7,7 @@ with the grants, so committing again returns them and writes nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -62,19 +62,38 @@ def commit_cycle(
     planned = _planned(connection, cycle_id)
     if cycle["committed_at"] is not None:
         return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
-    scoped = scopes.lock(connection, {row[name] for row in planned for name in scopes.PATH})
+    pools = _pools(connection, planned)
+    named = {row[name] for row in planned for name in scopes.PATH}
+    scoped = scopes.lock(connection, named | pools)
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
-    requests = [_request(row, runners) for row in planned]
+    requests = [_request(row, runners, pools) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
         answers = grant(requests, _job_standings(jobs), _runner_standings(runners), gates=gates)
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
-    granted = [
+    granted = _grants(planned, answers, jobs=jobs, runners=runners)
+    served = ((one.scopes, one.resources) for one in granted)
+    charges = scopes.charge(connection, scoped, served)
+    grants.write(connection, granted, charges, cycle=cycle, now=now, policy=in_force.policy.lease)
+    _save_verdicts(connection, planned, answers)
+    closed = {"committed_at": now, "granted": len(granted)}
+    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+
+
+def _grants(
+    planned: Sequence[Row],
+    answers: Sequence[Granted],
+    *,
+    jobs: Mapping[str, Row],
+    runners: Mapping[str, Row],
+) -> list[Grant]:
+    return [
         Grant(
             job=jobs[answer.job_id],
             runner=runners[answer.runner_id],
@@ -87,12 +106,6 @@ def commit_cycle(
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
     ]
-    grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
-    scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
-    _save_verdicts(connection, planned, answers)
-    closed = {"committed_at": now, "granted": len(granted)}
-    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
 
 
 def _save_verdicts(
@@ -144,6 +157,15 @@ def _path(row: Row) -> tuple[str, ...]:
     return tuple(row[name] for name in scopes.PATH)
 
 
+def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
+    """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
+    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
+    query = sa.select(_runners.c.pool_id.distinct()).where(
+        bulk.among(connection, _runners.c.runner_id, candidates)
+    )
+    return set(connection.execute(query).scalars())
+
+
 def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
     columns = (
         _jobs.c.job_id,
@@ -183,7 +205,7 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
     return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
 
 
-def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
+def _request(row: Row, runners: Mapping[str, Row], pools: Collection[str]) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
     One that registered with other capabilities or another trust since may break a requirement.
@@ -191,7 +213,9 @@ def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
     candidates = tuple(
         (runner_id, score)
         for runner_id, score, judged in row["candidates"]
-        if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
+        if runner_id in runners
+        and judged in (None, runners[runner_id]["capability_digest"])
+        and runners[runner_id]["pool_id"] in pools
     )
     return GrantRequest(
         job_id=row["job_id"],
@@ -223,6 +247,7 @@ def _runner_standing(row: Row) -> RunnerStanding:
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
         free=allocatable.minus(_resources(row, "reserved_")),
+        pool_id=row["pool_id"],
     )
 
 

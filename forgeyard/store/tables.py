@@ -201,6 +201,7 @@ leases = sa.Table(
     number("accepted_at", nullable=True),
     number("expires_at"),  # of the offer, then of the execution; this is its deadline row
     number("ended_at", nullable=True),
+    text("charged", nullable=True),  # [Charge], JSON: what its scopes give back if it is refused
     sa.UniqueConstraint("attempt_id"),
     sa.UniqueConstraint("job_id", "epoch"),
     sa.Index("ix_leases_state_expires_at", "state", "expires_at"),

@@ -36,6 +36,7 @@ def upgrade() -> None:
     """Add what is new; what exists belongs to the default scopes and holds no device."""
     _grow_scopes()
     _grow_jobs()
+    _grow_leases()
     _grow_reservations()
     _grow_runners()
     _create_pools()
@@ -61,6 +62,10 @@ def _grow_jobs() -> None:
     op.add_column("jobs", _text("project_id", default="prj_default"))
     op.add_column("jobs", _text("wishes", default="{}"))
     op.add_column("jobs", _number("adjustment", default=0))
+
+
+def _grow_leases() -> None:
+    op.add_column("leases", _text("charged", nullable=True))
 
 
 def _grow_reservations() -> None:
@@ -174,6 +179,8 @@ def downgrade() -> None:
         runners.drop_index("ix_runners_changed_at")
         for name in ("changed_at", "reported_at", "penalty_at", "penalty", "holdings"):
             runners.drop_column(name)
+    with op.batch_alter_table("leases") as leases:
+        leases.drop_column("charged")
     with op.batch_alter_table("reservations") as reservations:
         for name in _HOLDERS:
             reservations.drop_column(name)
