@@ -22,6 +22,7 @@ from forgeyard.api import (
     runners,
     runs,
     scheduler,
+    scopes,
 )
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
@@ -50,6 +51,7 @@ def assemble() -> FastAPI:
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
             *(scheduler.router, runners.router, policy.router),
+            *(scopes.router, scopes.order_router),
         ),
         open_routers=(health.router, runs.schema_router),
     )

@@ -100,7 +100,7 @@ def _grants(
             attempt_id=row["attempt_id"],
             lease_id=row["lease_id"],
             score=answer.score,
-            scopes=_path(row),
+            scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
         )
         for row, answer in zip(planned, answers, strict=True)
@@ -153,16 +153,11 @@ def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     ]
 
 
-def _path(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in scopes.PATH)
-
-
 def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
     """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
     candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
-    query = sa.select(_runners.c.pool_id.distinct()).where(
-        bulk.among(connection, _runners.c.runner_id, candidates)
-    )
+    among = bulk.among(connection, _runners.c.runner_id, candidates)
+    query = sa.select(_runners.c.pool_id).where(among).distinct()
     return set(connection.execute(query).scalars())
 
 
@@ -222,7 +217,7 @@ def _request(row: Row, runners: Mapping[str, Row], pools: Collection[str]) -> Gr
         name=row["name"],
         resources=_resources(row),
         candidates=candidates,
-        scopes=_path(row),
+        scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
     )
 

@@ -26,6 +26,12 @@ _scopes, _reservations = tables.scopes, tables.reservations
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
 
 
+def path_of(row: Row) -> tuple[str, str, str, str]:
+    """Read the scopes of a job, outermost first."""
+    tenant, organization, project, queue = (str(row[name]) for name in PATH)
+    return (tenant, organization, project, queue)
+
+
 def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
     """Read every scope with what its jobs hold now."""
     rows = connection.execute(sa.select(_scopes)).mappings().all()
@@ -45,7 +51,7 @@ def lock(connection: sa.Connection, named: Collection[str]) -> dict[str, Schedul
 
 def _seen(connection: sa.Connection, rows: Sequence[Row]) -> dict[str, SchedulingScope]:
     limited = any(row[name] is not None for row in rows for name in _LIMITS)
-    used = _usage(connection) if limited else {}
+    used = usage(connection) if limited else {}
     return {row["scope_id"]: _scope(row, used) for row in rows}
 
 
@@ -71,7 +77,7 @@ def _scope(row: Row, used: Mapping[str, Usage]) -> SchedulingScope:
     )
 
 
-def _usage(connection: sa.Connection) -> dict[str, Usage]:
+def usage(connection: sa.Connection) -> dict[str, Usage]:
     """Add up the reservations of every scope."""
     names = (*PATH, "pool_id")
     columns = [_reservations.c[name] for name in names]

@@ -125,6 +125,7 @@ jobs = sa.Table(
     text("organization_id", default="org_default"),
     text("project_id", default="prj_default"),
     text("wishes", default="{}"),  # Wishes, JSON: what is its own and decides about its place
+    text("scheduling_class", nullable=True),  # as wished; NULL: the one its priority implies
     number("adjustment", default=0),  # of its priority, by policy or an operator
     sa.UniqueConstraint("run_id", "name"),
     sa.Index("ix_jobs_state_partition", "state", "partition"),

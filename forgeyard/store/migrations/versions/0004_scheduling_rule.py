@@ -61,6 +61,7 @@ def _grow_jobs() -> None:
     op.add_column("jobs", _text("organization_id", default="org_default"))
     op.add_column("jobs", _text("project_id", default="prj_default"))
     op.add_column("jobs", _text("wishes", default="{}"))
+    op.add_column("jobs", _text("scheduling_class", nullable=True))
     op.add_column("jobs", _number("adjustment", default=0))
 
 
@@ -185,7 +186,7 @@ def downgrade() -> None:
         for name in _HOLDERS:
             reservations.drop_column(name)
     with op.batch_alter_table("jobs") as jobs:
-        for name in ("adjustment", "wishes", *_PATH):
+        for name in ("adjustment", "scheduling_class", "wishes", *_PATH):
             jobs.drop_column(name)
     op.execute("UPDATE scopes SET parent_id = NULL WHERE level = 0")
     op.execute("DELETE FROM scopes WHERE scope_id = 'scp_root'")
