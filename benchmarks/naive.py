@@ -4,12 +4,14 @@ The oracle of the tests and the reference of `benchmarks.placement`. It lives he
 product never runs it, and because tests may import benchmarks while benchmarks import no tests.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.diagnose import Diagnosis, diagnose
+from forgeyard.scheduler.diagnose import Diagnosis, diagnose, gated
 from forgeyard.scheduler.eligibility import is_eligible
+from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.order import sort_key
 from forgeyard.scheduler.place import Decision
 from forgeyard.scheduler.score import score, tie_break
@@ -27,6 +29,9 @@ class NaivePlanner:
     policy: SchedulingPolicy
     decisions: list[Decision] = field(default_factory=list[Decision])
     blocked: list[SchedulingJob] = field(default_factory=list[SchedulingJob])
+    held: list[tuple[SchedulingJob, Gate]] = field(default_factory=list[tuple[SchedulingJob, Gate]])
+    lent: int = 0
+    """Jobs beyond their quota that got what nobody else could use."""
     ties: int = 0
     """Decisions between runners of one score."""
     stale: int = 0
@@ -39,19 +44,41 @@ class NaivePlanner:
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
         """Place as many of the first jobs as fit; stale scores are counted where it is watched."""
-        now = self.snapshot.taken_at
-        for job in sorted(self.snapshot.jobs, key=lambda job: sort_key(job, self.policy, now)):
+        turns = NaiveTurns(self.snapshot, self.policy)
+        gates = Gates(self.snapshot.scopes, self.snapshot.keys)
+        for job in turns:
             if len(self.decisions) >= self.policy.batch:
                 break
+            gate = gates.against(job)
+            if gate is not None:
+                self.held.append((job, gate))
+                continue
             ranked = sorted(self._rank(job, self.free))
             if watched and ranked and sorted(self._rank(job, self._before))[0] != ranked[0]:
                 self.stale += 1
-            self._decide(job, ranked)
+            if self._decide(job, ranked):
+                turns.charge(job)
+                gates.admit(job)
+        self._lend(gates)
         return self
+
+    def _lend(self, gates: Gates) -> None:
+        """Give what is left to jobs that may burst."""
+        held, self.held = self.held, []
+        for job, gate in held:
+            may = gate.code is GateCode.QUOTA_BLOCKED and gates.against_bursting(job) is None
+            if len(self.decisions) >= self.policy.batch or not may:
+                self.held.append((job, gate))
+            elif self._decide(job, sorted(self._rank(job, self.free))):
+                self.lent += 1
+                gates.admit(job)
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
-        return tuple(diagnose(job, self.snapshot.runners, self.free) for job in self.blocked)
+        return (
+            *(diagnose(job, self.snapshot.runners, self.free) for job in self.blocked),
+            *(gated(job, gate) for job, gate in self.held),
+        )
 
     def _rank(self, job: SchedulingJob, free: dict[str, Resources]) -> Ranked:
         return [
@@ -63,13 +90,47 @@ class NaivePlanner:
     def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:
         return score(job.resources, runner, left, self.policy.weights).total
 
-    def _decide(self, job: SchedulingJob, ranked: Ranked) -> None:
+    def _decide(self, job: SchedulingJob, ranked: Ranked) -> bool:
         if not ranked:
             self.blocked.append(job)
-            return
+            return False
         self.ties += len(ranked) > 1 and ranked[0][0] == ranked[1][0]
         best = ranked[: 1 + self.policy.candidates]
         winner = best[0][2]
         self.free[winner] = self.free[winner].minus(job.resources)
         candidates = tuple((name, -minus) for minus, _, name in best)
         self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+        return True
+
+
+class NaiveTurns:
+    """Whose turn it is, looked up among all scopes that still have a job, each time anew."""
+
+    def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
+        self._scopes = snapshot.scopes
+        self._finish = {name: scope.finish_tag for name, scope in snapshot.scopes.items()}
+        self._clock = {name: scope.clock for name, scope in snapshot.scopes.items()}
+        now = snapshot.taken_at
+        line = sorted(snapshot.jobs, key=lambda job: sort_key(job, policy, now), reverse=True)
+        self._urgent = [job for job in line if job.priority == "emergency"]
+        self._others = [job for job in line if job.priority != "emergency"]
+
+    def __iter__(self) -> Iterator[SchedulingJob]:
+        for line in (self._urgent, self._others):
+            queues: dict[tuple[str, ...], list[SchedulingJob]] = {}
+            for job in line:
+                queues.setdefault(job.scopes, []).append(job)
+            while queues:
+                path = min(queues, key=lambda path: [(self._finish.get(x, 0), x) for x in path])
+                yield queues[path].pop()
+                if not queues[path]:
+                    del queues[path]
+
+    def charge(self, job: SchedulingJob) -> None:
+        """Count a job to its scopes, from the description of start-time fair queueing."""
+        amount = max(job.resources.cpu, job.resources.memory // (4 * 2**20), 100)
+        for parent, name in zip(("scp_root", *job.scopes), job.scopes, strict=False):
+            weight = self._scopes[name].weight if name in self._scopes else 1
+            start = max(self._finish.get(name, 0), self._clock.get(parent, 0))
+            self._clock[parent] = start
+            self._finish[name] = start + amount * 1_000 // weight

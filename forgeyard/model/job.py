@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from forgeyard.model.capability import Requirements
 from forgeyard.model.units import Bytes, MilliCpu, Millis, Resources
+from forgeyard.model.wishes import Wishes
 
 
 class FailureClass(StrEnum):
@@ -136,3 +137,4 @@ class JobSpec:
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     matrix: MatrixCell | None = None
+    wishes: Wishes = field(default_factory=Wishes)

@@ -19,6 +19,7 @@ from forgeyard.scheduler.eligibility import (
     codes_of,
     rejections,
 )
+from forgeyard.scheduler.gates import Gate
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 
 NEAR_MISSES = 3
@@ -49,6 +50,9 @@ class DiagnosticCode(StrEnum):
     NO_CAPACITY_NOW = "NO_CAPACITY_NOW"
     RUNNERS_UNAVAILABLE = "RUNNERS_UNAVAILABLE"
     RECENTLY_REFUSED = "RECENTLY_REFUSED"
+    QUEUE_PAUSED = "QUEUE_PAUSED"
+    QUOTA_BLOCKED = "QUOTA_BLOCKED"
+    KEY_HELD = "KEY_HELD"
 
 
 _EQUIPMENT = {
@@ -184,6 +188,16 @@ def diagnose(
     pairs = pairings(job, runners, free)
     nearest = sorted(pairs, key=lambda pair: _distance(job, pair))
     return never(job, nearest, tallies=tallies(pairs), registered=len(runners))
+
+
+def gated(job: SchedulingJob, gate: Gate) -> Diagnosis:
+    """Say which gate is shut to a job, whatever runners there are."""
+    return Diagnosis(
+        job_id=job.job_id,
+        code=DiagnosticCode[gate.code.name],
+        sentence=f"Waiting: {gate.text}.",
+        permanent=False,
+    )
 
 
 def never(

@@ -5,7 +5,7 @@ disagrees with what the cycle does (DIA-002, DIA-004).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
@@ -19,11 +19,13 @@ from forgeyard.scheduler.diagnose import (
     Pairing,
     Tally,
     diagnose,
+    gated,
     pairings,
     tallies,
 )
 from forgeyard.scheduler.eligibility import RejectionCode
-from forgeyard.scheduler.order import effective_priority, in_order
+from forgeyard.scheduler.order import effective_priority
+from forgeyard.scheduler.place import Cycle
 from forgeyard.scheduler.score import PlacementScore, score
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
@@ -35,6 +37,7 @@ class PriorityParts:
 
     priority: Priority
     base: int
+    adjustment: int
     aging: int
     effective: int
     waited_ms: Millis
@@ -98,27 +101,28 @@ class Explanation:
 def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) -> Explanation:
     """Replay the next cycle up to this job's turn and tell how it is judged."""
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
-    queue = in_order([*others, job], policy, snapshot.taken_at)
-    ahead = queue[: queue.index(job)]
-    board = Board(snapshot.runners, policy)
-    is_full = _replay(ahead, board, policy.batch)
-    free = board.free()
+    cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
+    ahead = _replay(cycle, job)
+    gate = cycle.gates.against(job)
+    free = cycle.board.free()
     pairs = pairings(job, snapshot.runners, free)
-    verdicts = _verdicts(job, pairs, board, policy)
+    verdicts = _verdicts(job, pairs, cycle.board, policy)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
     diagnosis = None if eligible else diagnose(job, snapshot.runners, free)
+    if gate is not None:
+        diagnosis = gated(job, gate)
     return Explanation(
         job_id=job.job_id,
         job_name=job.name,
         run_id=job.run_id,
-        sentence=_sentence(diagnosis, eligible, policy, is_full=is_full),
+        sentence=_sentence(diagnosis, eligible, policy, is_full=cycle.is_full),
         code=diagnosis.code if diagnosis else None,
         permanent=diagnosis is not None and diagnosis.permanent,
         priority=_priority(job, policy, snapshot.taken_at),
-        position=len(ahead) + 1,
-        waiting=max(snapshot.waiting, len(queue)),
+        position=ahead + 1,
+        waiting=max(snapshot.waiting, len(others) + 1),
         requirements=wanted_texts(job),
-        winner=eligible[0].name if eligible and not is_full else None,
+        winner=eligible[0].name if eligible and gate is None and not cycle.is_full else None,
         eligible_runners=len(eligible),
         runners=verdicts,
         rejections=tallies(pairs),
@@ -129,14 +133,16 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     )
 
 
-def _replay(ahead: Sequence[SchedulingJob], board: Board, batch: int) -> bool:
-    """Place the jobs ahead as the cycle would; tell whether they fill its batch."""
-    placed = 0
-    for other in ahead:
-        if placed == batch:
+def _replay(cycle: Cycle, job: SchedulingJob) -> int:
+    """Let the jobs ahead have their turn, as far as the batch goes; count them."""
+    ahead = 0
+    for other in cycle.queue:
+        if other.job_id == job.job_id:
             break
-        placed += bool(board.place(other))
-    return placed == batch
+        ahead += 1
+        if not cycle.is_full:
+            cycle.consider(other)
+    return ahead
 
 
 def _sentence(
@@ -215,6 +221,7 @@ def _priority(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> Priorit
     return PriorityParts(
         priority=job.priority,
         base=parts.base,
+        adjustment=parts.adjustment,
         aging=parts.aging,
         effective=parts.total,
         waited_ms=parts.waited,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.gates import GateCode, Gates
 
 
 class Verdict(StrEnum):
@@ -22,8 +23,21 @@ class Verdict(StrEnum):
     """Not one of the candidates takes work any more."""
     NO_CAPACITY = "no_capacity"
     """A candidate takes work but has no room left."""
+    PAUSED = "paused"
+    """One of its scopes was paused meanwhile."""
+    QUOTA_BLOCKED = "quota_blocked"
+    """One of its scopes has used up its quota."""
+    KEY_CONTENDED = "key_contended"
+    """Another job holds one of its exclusivity keys."""
     POLICY_CHANGED = "policy_changed"
     """The plan was made under a policy that is no longer in force."""
+
+
+_BY_GATE = {
+    GateCode.QUEUE_PAUSED: Verdict.PAUSED,
+    GateCode.QUOTA_BLOCKED: Verdict.QUOTA_BLOCKED,
+    GateCode.KEY_HELD: Verdict.KEY_CONTENDED,
+}
 
 
 class JobStanding(StrEnum):
@@ -49,6 +63,9 @@ class GrantRequest:
     job_id: str
     resources: Resources
     candidates: tuple[tuple[str, int], ...]
+    name: str = ""
+    scopes: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +82,12 @@ def grant(
     requests: Sequence[GrantRequest],
     jobs: Mapping[str, JobStanding],
     runners: Mapping[str, RunnerStanding],
+    *,
+    gates: Gates,
 ) -> tuple[Granted, ...]:
     """Judge every request in the order asked, never giving away more than is free.
 
+    Quotas may be used up to their burst: the plan has seen to it that nobody else wants that.
     A request whose first runner is full falls back on its next candidates; a job asked for twice
     is granted once.
     """
@@ -75,10 +95,11 @@ def grant(
     standing = dict(jobs)
     answers: list[Granted] = []
     for request in requests:
-        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), free)
+        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), free, gates=gates)
         if answer.runner_id is not None:
             free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
             standing[request.job_id] = JobStanding.GONE
+            gates.admit(request)
         answers.append(answer)
     return tuple(answers)
 
@@ -88,11 +109,20 @@ def refuse_all(requests: Sequence[GrantRequest], verdict: Verdict) -> tuple[Gran
     return tuple(Granted(job_id=request.job_id, verdict=verdict) for request in requests)
 
 
-def _judge(request: GrantRequest, standing: JobStanding, free: Mapping[str, Resources]) -> Granted:
+def _judge(
+    request: GrantRequest,
+    standing: JobStanding,
+    free: Mapping[str, Resources],
+    *,
+    gates: Gates,
+) -> Granted:
     if standing is JobStanding.CANCELLED:
         return Granted(job_id=request.job_id, verdict=Verdict.CANCELLED)
     if standing is JobStanding.GONE:
         return Granted(job_id=request.job_id, verdict=Verdict.JOB_GONE)
+    gate = gates.against_bursting(request)
+    if gate is not None:
+        return Granted(job_id=request.job_id, verdict=_BY_GATE[gate.code])
     for runner_id, score in request.candidates:
         if runner_id in free and request.resources.fits_in(free[runner_id]):
             return Granted(

@@ -1,8 +1,9 @@
-"""Who comes first: priority raised by waiting, then the one who waits longest (FAR-023).
+"""Who comes first in a queue: priority raised by waiting, then who waits longest (FAR-023).
 
-Waiting lifts every job towards one common limit and no further. Among jobs at the limit the oldest
-wins, so whoever became eligible later cannot overtake for ever: that is the starvation bound. Only
-priorities whose base lies above the limit (emergency) stay ahead of it.
+Whose turn it is among queues is `queue`'s business. Waiting lifts every job towards one common
+limit and no further. Among jobs at the limit the oldest wins, so whoever became eligible later
+cannot overtake for ever: that is the starvation bound. Only priorities whose base lies above the
+limit (emergency) stay ahead of it.
 """
 
 import heapq
@@ -34,23 +35,35 @@ class EffectivePriority:
     """What a job's place in the queue is made of (FAR-024)."""
 
     base: int
+    adjustment: int
     aging: int
     waited: Millis
 
     @property
     def total(self) -> int:
         """Add it up."""
-        return self.base + self.aging
+        return self.base + self.adjustment + self.aging
 
 
 def effective_priority(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> EffectivePriority:
     """Raise a job's base by one point per `aging_step` waited, up to the common limit."""
-    base = BASE[job.priority]
+    base, adjustment = BASE[job.priority], _adjustment(job, policy)
     waited = max(0, now - job.eligible_at)
-    room = max(0, policy.aging_limit - base)
+    room = max(0, policy.aging_limit - base - adjustment)
     return EffectivePriority(
-        base=base, aging=min(room, waited // policy.aging_step), waited=Millis(waited)
+        base=base,
+        adjustment=adjustment,
+        aging=min(room, waited // policy.aging_step),
+        waited=Millis(waited),
     )
+
+
+def _adjustment(job: SchedulingJob, policy: SchedulingPolicy) -> int:
+    """Hold what is added to a priority between nothing and the limit; an emergency is as it is."""
+    base = BASE[job.priority]
+    if base >= policy.aging_limit:
+        return 0
+    return max(-base, min(job.adjustment, policy.aging_limit - base))
 
 
 def starvation_bound(priority: Priority, policy: SchedulingPolicy) -> Millis:
@@ -70,9 +83,9 @@ def served(
 
     Within a priority nobody who became eligible later is ahead, so only the heads are compared.
     """
-    by_priority: dict[Priority, list[SchedulingJob]] = {priority: [] for priority in Priority}
+    by_priority: dict[tuple[Priority, int], list[SchedulingJob]] = {}
     for job in jobs:
-        by_priority[job.priority].append(job)
+        by_priority.setdefault((job.priority, job.adjustment), []).append(job)
     queues = map(_oldest_first, by_priority.values())
     return heapq.merge(*queues, key=lambda job: sort_key(job, policy, now))
 

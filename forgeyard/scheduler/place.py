@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
-from forgeyard.scheduler.diagnose import Diagnosis
-from forgeyard.scheduler.order import served
+from forgeyard.scheduler.diagnose import Diagnosis, gated
+from forgeyard.scheduler.gates import Gate, GateCode, Gates
+from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 
 
@@ -41,26 +42,69 @@ class Plan:
 
 def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
     """Place as many of the first jobs as fit, at most `policy.batch`."""
-    board = Board(snapshot.runners, policy)
-    decisions: list[Decision] = []
-    blocked: list[SchedulingJob] = []
-    for job in served(snapshot.jobs, policy, snapshot.taken_at):
-        if len(decisions) >= policy.batch:
+    cycle = Cycle(snapshot, policy)
+    for job in cycle.queue:
+        if cycle.is_full:
             break
-        candidates = board.place(job)
-        if candidates:
-            decisions.append(Decision(job_id=job.job_id, candidates=candidates))
-        else:
-            blocked.append(job)
+        cycle.consider(job)
+    cycle.lend()
     return Plan(
-        decisions=tuple(decisions),
-        diagnoses=_diagnoses(blocked, board),
+        decisions=tuple(cycle.decisions),
+        diagnoses=(
+            *_diagnoses(cycle.blocked, cycle.board),
+            *(gated(job, gate) for job, gate in cycle.held),
+        ),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
         capabilities=dict(
             sorted((runner.runner_id, runner.capability_digest) for runner in snapshot.runners)
         ),
     )
+
+
+class Cycle:
+    """What one cycle has decided so far, job by job; explanations replay it."""
+
+    def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
+        self.board = Board(snapshot.runners, policy)
+        self.queue = FairQueue(snapshot, policy)
+        self.gates = Gates(snapshot.scopes, snapshot.keys)
+        self.decisions: list[Decision] = []
+        self.blocked: list[SchedulingJob] = []
+        self.held: list[tuple[SchedulingJob, Gate]] = []
+        self._batch = policy.batch
+
+    @property
+    def is_full(self) -> bool:
+        """Tell whether the batch is complete."""
+        return len(self.decisions) >= self._batch
+
+    def consider(self, job: SchedulingJob) -> None:
+        """Place a job whose turn it is, or note what keeps it."""
+        gate = self.gates.against(job)
+        if gate is None:
+            self._place(job)
+        else:
+            self.held.append((job, gate))
+
+    def lend(self) -> None:
+        """Let jobs beyond their quota have what nobody else could use, as far as they may burst."""
+        held, self.held = self.held, []
+        for job, gate in held:
+            over = gate.code is GateCode.QUOTA_BLOCKED and not self.is_full
+            if over and self.gates.against_bursting(job) is None:
+                self._place(job)
+            else:
+                self.held.append((job, gate))
+
+    def _place(self, job: SchedulingJob) -> None:
+        candidates = self.board.place(job)
+        if not candidates:
+            self.blocked.append(job)
+            return
+        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+        self.queue.charge(job)
+        self.gates.admit(job)
 
 
 def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosis, ...]:

@@ -7,11 +7,25 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.job import Priority
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Resources
+from forgeyard.model.wishes import SchedulingClass, Wishes
+from forgeyard.scheduler.scopes import SchedulingScope
+
+CLASS_OF = MappingProxyType(
+    {
+        Priority.LOW: SchedulingClass.BATCH,
+        Priority.NORMAL: SchedulingClass.NORMAL,
+        Priority.HIGH: SchedulingClass.INTERACTIVE,
+        Priority.RELEASE_CRITICAL: SchedulingClass.RELEASE,
+        Priority.EMERGENCY: SchedulingClass.EMERGENCY,
+    }
+)
+"""The class of a job that names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +36,8 @@ class SchedulingJob:
     run_id: str
     name: str
     tenant_id: str = "tnt_default"
+    organization_id: str = "org_default"
+    project_id: str = "prj_default"
     queue_id: str = "que_default"
     requirements: Requirements = field(default_factory=Requirements)
     resources: Resources = field(default_factory=Resources)
@@ -33,6 +49,24 @@ class SchedulingJob:
     refused_by: Mapping[str, str] = field(default_factory=dict[str, str])
     """Runners that are not to be asked for now, and why."""
     attempts_made: int = 0
+    adjustment: int = 0
+    """What an operator or the policy adds to its priority; never past the limit of aging."""
+    wishes: Wishes = field(default_factory=Wishes)
+
+    @property
+    def scopes(self) -> tuple[str, str, str, str]:
+        """List the scopes that it belongs to, outermost first."""
+        return (self.tenant_id, self.organization_id, self.project_id, self.queue_id)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """List the exclusivity keys that it must hold to run."""
+        return self.wishes.keys
+
+    @property
+    def scheduling_class(self) -> SchedulingClass:
+        """Tell what sort of hurry it is in (FAR-017)."""
+        return self.wishes.scheduling_class or CLASS_OF[self.priority]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +111,10 @@ class Snapshot:
     runners: tuple[SchedulingRunner, ...]
     waiting: int
     """Every eligible job, also those beyond the ones loaded."""
+    scopes: Mapping[str, SchedulingScope] = field(default_factory=dict[str, SchedulingScope])
+    """By id, with what they have used; one that is missing has no limits and a weight of one."""
+    keys: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Exclusivity keys that are held, each with the name of the job that holds it."""
     damaged: Mapping[str, str] = field(default_factory=dict[str, str])
     """Waiting jobs whose rows cannot be read, each with the reason; they are never placed."""
 
@@ -88,6 +126,8 @@ class Snapshot:
             self.waiting,
             sorted(_job_line(job) for job in self.jobs),
             sorted(_runner_line(runner) for runner in self.runners),
+            sorted(_scope_line(scope) for scope in self.scopes.values()),
+            sorted(self.keys.items()),
         ]
         canonical = json.dumps(content, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
@@ -103,6 +143,25 @@ def _job_line(job: SchedulingJob) -> list[object]:
         job.eligible_at,
         job.attempts_made,
         sorted(job.refused_by.items()),
+        job.scopes,
+        job.adjustment,
+        _wishes_line(job.wishes),
+    ]
+
+
+def _wishes_line(wishes: Wishes) -> list[object]:
+    return [wishes.scheduling_class or "", sorted(wishes.keys), wishes.preemption]
+
+
+def _scope_line(scope: SchedulingScope) -> list[object]:
+    """List what decides about a scope; its tags are part of what a cycle sees."""
+    quota, used = scope.quota, scope.used
+    return [
+        scope.scope_id,
+        scope.parent_id or "",
+        [scope.weight, scope.finish_tag, scope.clock, scope.paused],
+        [quota.jobs, quota.cpu, quota.memory, quota.burst_percent],
+        [used.jobs, used.cpu, used.memory],
     ]
 
 

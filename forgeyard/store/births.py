@@ -18,6 +18,8 @@ from forgeyard.store import changes, codec, jobs, tables
 from forgeyard.store.changes import JOB, RUN, DeadlineKind
 
 TENANT = "tnt_default"
+ORGANIZATION = "org_default"
+PROJECT = "prj_default"
 QUEUE = "que_default"
 HELD_CHECK = 60_000
 """How often a run that waits for another one looks by itself; the other's end calls it at once."""
@@ -129,6 +131,9 @@ def _job_row(
         "created_at": now,
         "eligible_at": now if state is JobState.ELIGIBLE else None,
         "finished_at": now if state is JobState.SUCCEEDED else None,
+        "organization_id": ORGANIZATION,
+        "project_id": PROJECT,
+        "wishes": codec.encode(spec.wishes),
     }
 
 

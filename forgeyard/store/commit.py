@@ -17,6 +17,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler.gates import Gates
 from forgeyard.scheduler.grant import (
     Granted,
     GrantRequest,
@@ -26,7 +27,7 @@ from forgeyard.scheduler.grant import (
     grant,
     refuse_all,
 )
-from forgeyard.store import bulk, grants, policies, tables
+from forgeyard.store import bulk, grants, keys, policies, scopes, tables, wishes
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
@@ -35,7 +36,7 @@ from forgeyard.store.plans import PlanSaved, save_plan
 __all__ = ["CommitOutcome", "PlanSaved", "commit_cycle", "save_plan"]
 
 _cycles, _placements = tables.cycles, tables.placements
-_jobs, _runners, _scopes = tables.jobs, tables.runners, tables.scopes
+_jobs, _runners = tables.jobs, tables.runners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +62,7 @@ def commit_cycle(
     planned = _planned(connection, cycle_id)
     if cycle["committed_at"] is not None:
         return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
-    _lock_scopes(connection, planned)
+    scoped = scopes.lock(connection, {row[name] for row in planned for name in scopes.PATH})
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
@@ -69,7 +70,8 @@ def commit_cycle(
     now = database_now(connection)
     requests = [_request(row, runners) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
-        answers = grant(requests, _job_standings(jobs), _runner_standings(runners))
+        gates = Gates(scoped, keys.load(connection))
+        answers = grant(requests, _job_standings(jobs), _runner_standings(runners), gates=gates)
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
     granted = [
@@ -79,11 +81,14 @@ def commit_cycle(
             attempt_id=row["attempt_id"],
             lease_id=row["lease_id"],
             score=answer.score,
+            scopes=_path(row),
+            keys=row["wishes"].keys,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
     ]
     grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
+    scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
     _save_verdicts(connection, planned, answers)
     closed = {"committed_at": now, "granted": len(granted)}
     connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
@@ -121,26 +126,22 @@ def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
 def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     """Read the placements in order, with what never changes about their jobs."""
     amounts = (_jobs.c.cpu_milli, _jobs.c.memory_bytes, _jobs.c.disk_bytes, _jobs.c.slots)
+    whose = (_jobs.c.name, _jobs.c.wishes, *(_jobs.c[name] for name in scopes.PATH))
     query = (
-        sa.select(_placements, _jobs.c.tenant_id, _jobs.c.queue_id, *amounts)
+        sa.select(_placements, *whose, *amounts)
         .join(_jobs, _jobs.c.job_id == _placements.c.job_id)
         .where(_placements.c.cycle_id == cycle_id)
         .order_by(_placements.c.position)
     )
     rows = connection.execute(query).mappings()
-    return [{**row, "candidates": json.loads(row["candidates"])} for row in rows]
+    return [
+        {**row, "candidates": json.loads(row["candidates"]), "wishes": wishes.read(row["wishes"])}
+        for row in rows
+    ]
 
 
-def _lock_scopes(connection: sa.Connection, planned: Sequence[Row]) -> None:
-    """Come one after the other where quotas and shares are counted, outermost scope first."""
-    named = {row[name] for row in planned for name in ("tenant_id", "queue_id")}
-    query = (
-        sa.select(_scopes.c.scope_id)
-        .where(bulk.among(connection, _scopes.c.scope_id, named))
-        .order_by(_scopes.c.level, _scopes.c.scope_id)
-        .with_for_update()
-    )
-    connection.execute(query)
+def _path(row: Row) -> tuple[str, ...]:
+    return tuple(row[name] for name in scopes.PATH)
 
 
 def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
@@ -192,7 +193,14 @@ def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
         for runner_id, score, judged in row["candidates"]
         if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
     )
-    return GrantRequest(job_id=row["job_id"], resources=_resources(row), candidates=candidates)
+    return GrantRequest(
+        job_id=row["job_id"],
+        name=row["name"],
+        resources=_resources(row),
+        candidates=candidates,
+        scopes=_path(row),
+        keys=row["wishes"].keys,
+    )
 
 
 def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:

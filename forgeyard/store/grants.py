@@ -17,7 +17,8 @@ from forgeyard.model.transitions import (
     LeaseState,
     check,
 )
-from forgeyard.store import bulk, phases, tables
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.store import bulk, keys, phases, scopes, tables
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.release import DIMENSIONS
 
@@ -33,6 +34,20 @@ class Grant:
     attempt_id: str
     lease_id: str
     score: int
+    scopes: tuple[str, ...]
+    """Whose job it is, outermost first."""
+    keys: tuple[str, ...] = ()
+    """The exclusivity keys that it takes."""
+
+    @property
+    def resources(self) -> Resources:
+        """Tell what the job holds."""
+        return Resources(
+            cpu=MilliCpu(self.job["cpu_milli"]),
+            memory=Bytes(self.job["memory_bytes"]),
+            disk=Bytes(self.job["disk_bytes"]),
+            slots=self.job["slots"],
+        )
 
     @property
     def number(self) -> int:
@@ -63,6 +78,8 @@ def write(
     bulk.insert(connection, tables.leases, [_lease(grant, now, policy) for grant in grants])
     bulk.insert(connection, tables.reservations, [_reservation(grant) for grant in grants])
     _reserve(connection, grants)
+    taken = [(key, one.lease_id, one.job["job_id"]) for one in grants for key in one.keys]
+    keys.take(connection, taken)
     reason = f"granted by cycle {cycle['cycle_id']}"
     history = [line for grant in grants for line in _history(grant, reason, now)]
     bulk.insert(connection, tables.history, history)
@@ -140,7 +157,14 @@ def _lease(grant: Grant, now: int, policy: LeasePolicy) -> Row:
 
 def _reservation(grant: Grant) -> Row:
     amounts = {name: grant.job[name] for name in DIMENSIONS}
-    return {"lease_id": grant.lease_id, "runner_id": grant.runner["runner_id"], **amounts}
+    whose = dict(zip(scopes.PATH, grant.scopes, strict=True))
+    return {
+        "lease_id": grant.lease_id,
+        "runner_id": grant.runner["runner_id"],
+        "pool_id": grant.runner["pool_id"],
+        **whose,
+        **amounts,
+    }
 
 
 def _reserve(connection: sa.Connection, grants: Sequence[Grant]) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from forgeyard.errors import NotFound
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, LeaseState
-from forgeyard.store import changes, tables
+from forgeyard.store import changes, keys, scopes, tables
 from forgeyard.store.changes import ATTEMPT, LEASE, DeadlineKind, Row
 
 ATTEMPT_DEADLINES = (DeadlineKind.PREPARATION, DeadlineKind.EXECUTION, DeadlineKind.UPLOAD)
@@ -68,6 +68,7 @@ def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: st
         .where(reservations.c.lease_id == lease["lease_id"])
         .returning(*(reservations.c[name] for name in DIMENSIONS))
     ).one_or_none()
+    keys.give_back(connection, lease["lease_id"])
     if freed is not None:
         sums = {
             f"reserved_{name}": runners.c[f"reserved_{name}"] - amount
@@ -112,7 +113,11 @@ def end_offer(
     now: int,
     **values: object,
 ) -> Held:
-    """End an attempt that nobody accepted; it is settled at once, for nothing is left to decide."""
+    """End an attempt that nobody accepted; it is settled at once, for nothing is left to decide.
+
+    What its scopes were charged is theirs again.
+    """
+    scopes.refund(connection, held.job)
     return _end(
         connection, held, state, lease=lease, reason=reason, now=now, settled_at=now, **values
     )

@@ -1,7 +1,8 @@
-"""Read what one scheduling cycle may know, in four queries whatever the size.
+"""Read what one scheduling cycle may know, in a handful of queries whatever the size.
 
-Nothing is locked: the commit looks again. The first jobs by effective priority are loaded, in the
-very order that `forgeyard.scheduler.order` defines, so that a long queue starves nobody.
+Nothing is locked: the commit looks again. Of every queue the first jobs by effective priority are
+loaded, in the very order that `forgeyard.scheduler.order` defines, so that a long queue starves
+nobody, neither in it nor beside it.
 """
 
 import logging
@@ -18,7 +19,7 @@ from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import tables
+from forgeyard.store import keys, scopes, tables, wishes
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -43,6 +44,8 @@ def load(
         damaged=damaged,
         runners=_runners(connection),
         waiting=int(rows[0]["waiting"]) if rows else 0,
+        scopes=scopes.load(connection),
+        keys=keys.load(connection),
     )
 
 
@@ -72,15 +75,33 @@ def load_with(
 def _eligible(
     connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, now: int, limit: int
 ) -> Sequence[Row]:
+    """Read the first of every queue before the second of any, emergencies before all.
+
+    Of one class in one queue, no more than a batch: a cycle can place no more of them.
+    """
     jobs = tables.jobs
-    query = (
-        sa.select(jobs, sa.func.count().over().label("waiting"))
+    order = (_effective(policy, now).desc(), jobs.c.eligible_at, jobs.c.job_id)
+    alike = (jobs.c.queue_id, jobs.c.requirement_class)
+    place = sa.func.row_number()
+    counted = (
+        sa.select(
+            *jobs.c,
+            sa.func.count().over().label("waiting"),
+            place.over(partition_by=alike, order_by=order).label("of_class"),
+            place.over(partition_by=jobs.c.queue_id, order_by=order).label("turn"),
+        )
         .where(
             jobs.c.partition == partition,
             jobs.c.state == JobState.ELIGIBLE.value,
             jobs.c.cancel_reason.is_(None),
         )
-        .order_by(_effective(policy, now).desc(), jobs.c.eligible_at, jobs.c.job_id)
+        .subquery()
+    )
+    urgent = counted.c.priority != Priority.EMERGENCY.value
+    query = (
+        sa.select(counted)
+        .where(counted.c.of_class <= policy.batch)
+        .order_by(urgent, counted.c.turn, counted.c.job_id)
         .limit(limit)
     )
     return [dict(row) for row in connection.execute(query).mappings()]
@@ -93,7 +114,9 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         {priority.value: points for priority, points in BASE.items()}, value=jobs.c.priority
     )
     waited = sa.case((jobs.c.eligible_at > now, 0), else_=now - jobs.c.eligible_at)
-    aged = base + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
+    adjusted = base + jobs.c.adjustment
+    adjusted = sa.case((adjusted < 0, 0), else_=adjusted)
+    aged = adjusted + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
     return sa.case(
         (base >= policy.aging_limit, base),
         (aged > policy.aging_limit, policy.aging_limit),
@@ -154,6 +177,8 @@ def _job(
         run_id=row["run_id"],
         name=row["name"],
         tenant_id=row["tenant_id"],
+        organization_id=row["organization_id"],
+        project_id=row["project_id"],
         queue_id=row["queue_id"],
         requirements=requirements,
         resources=_resources(row, ""),
@@ -163,6 +188,8 @@ def _job(
         created_at=row["created_at"],
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
+        adjustment=row["adjustment"],
+        wishes=wishes.read(row["wishes"]),
     )
 
 

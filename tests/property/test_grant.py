@@ -16,6 +16,7 @@ from forgeyard.scheduler.grant import (
     Verdict,
     grant,
 )
+from tests.tree import open_gates
 from tests.worlds import (
     demand_hits,
     fixed,
@@ -77,7 +78,7 @@ def test_grants_never_exceed_what_is_free_and_leave_nothing_that_would_fit() -> 
     @given(question=questions)
     def check(question: Question) -> None:
         asked, jobs, runners = question.requests, question.jobs, question.runners
-        answers = grant(asked, jobs, runners)
+        answers = grant(asked, jobs, runners, gates=open_gates())
         assert [answer.job_id for answer in answers] == [request.job_id for request in asked]
         left: dict[str, Resources] = {name: room.free for name, room in runners.items()}
         won: set[str] = set()
@@ -110,6 +111,7 @@ def test_grants_never_exceed_what_is_free_and_leave_nothing_that_would_fit() -> 
 @fixed
 def test_a_grant_is_a_pure_function_of_its_arguments(seed: int) -> None:
     one, same = a_question(seed), a_question(seed)
-    answers = grant(one.requests, one.jobs, one.runners)
+    answers = grant(one.requests, one.jobs, one.runners, gates=open_gates())
     assert one == same
-    assert answers == grant(same.requests, same.jobs, dict(reversed(same.runners.items())))
+    runners = dict(reversed(same.runners.items()))
+    assert answers == grant(same.requests, same.jobs, runners, gates=open_gates())

@@ -1,0 +1,108 @@
+"""Tenants, organizations, projects and queues: what share each has, and how much it may hold.
+
+Service is counted by start-time fair queueing. Every scope has a finish tag: its service so far
+divided by its weight. Whoever starts earliest is served next; a scope that had nothing to do starts
+no earlier than its rivals are now, so that idleness earns no credit (FAR-003, FAR-004).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+
+ROOT = "scp_root"
+LEAST_SERVICE = 100
+"""What a job counts for that asks for next to nothing: a tenth of a core."""
+PER_MILLI = 4 * 2**20
+"""Four MiB of memory count as much as a thousandth of a core: four GiB a core."""
+PRECISION = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """How much the jobs of a scope hold at once."""
+
+    jobs: int = 0
+    cpu: MilliCpu = MilliCpu(0)
+    memory: Bytes = Bytes(0)
+
+    def plus(self, wanted: Resources) -> "Usage":
+        """Add one job."""
+        return Usage(
+            jobs=self.jobs + 1,
+            cpu=MilliCpu(self.cpu + wanted.cpu),
+            memory=Bytes(self.memory + wanted.memory),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """The most that the jobs of a scope may hold at once; `None` is without limit (QUO-005)."""
+
+    jobs: int | None = None
+    cpu: MilliCpu | None = None
+    memory: Bytes | None = None
+    burst_percent: int = 0
+    """How far above it they may go with what nobody else wants (QUO-008)."""
+
+    def excess(self, usage: Usage, *, burst: int = 0) -> str | None:
+        """Name the first dimension in which usage is over the limits, raised by `burst` percent."""
+        pairs = (
+            ("jobs", usage.jobs, self.jobs),
+            ("cpu", usage.cpu, self.cpu),
+            ("memory", usage.memory, self.memory),
+        )
+        for name, used, limit in pairs:
+            if limit is not None and used * 100 > limit * (100 + burst):
+                return name
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingScope:
+    """A scope as one cycle sees it."""
+
+    scope_id: str
+    name: str
+    kind: str = "queue"
+    parent_id: str | None = None
+    weight: int = 1
+    finish_tag: int = 0
+    clock: int = 0
+    paused: bool = False
+    note: str = ""
+    quota: Quota = field(default_factory=Quota)
+    used: Usage = field(default_factory=Usage)
+
+
+def service(wanted: Resources) -> int:
+    """Say what a job counts for: the larger of its shares of CPU and memory, in thousandths."""
+    return max(wanted.cpu, wanted.memory // PER_MILLI, LEAST_SERVICE)
+
+
+class Tags:
+    """The finish tags and clocks of scopes, kept current while jobs are served."""
+
+    def __init__(self, scopes: Mapping[str, SchedulingScope]) -> None:
+        self._weight = {name: scope.weight for name, scope in scopes.items()}
+        self.finish = {name: scope.finish_tag for name, scope in scopes.items()}
+        self.clock = {name: scope.clock for name, scope in scopes.items()}
+
+    def start(self, scope_id: str, parent_id: str) -> int:
+        """Tell when the next job of a scope would start, by its parent's clock."""
+        return max(self.finish.get(scope_id, 0), self.clock.get(parent_id, 0))
+
+    def charge(self, path: Sequence[str], amount: int) -> None:
+        """Count service to every scope of a path, outermost first (FAR-019)."""
+        for parent, scope_id in _steps(path):
+            start = self.start(scope_id, parent)
+            self.finish[scope_id] = start + self.price(scope_id, amount)
+            self.clock[parent] = max(self.clock.get(parent, 0), start)
+
+    def price(self, scope_id: str, amount: int) -> int:
+        """Tell by how much service moves a scope's finish tag."""
+        return amount * PRECISION // max(1, self._weight.get(scope_id, 1))
+
+
+def _steps(path: Sequence[str]) -> Iterable[tuple[str, str]]:
+    return zip((ROOT, *path), path, strict=False)

@@ -1,0 +1,120 @@
+"""Scopes as the rule sees them: their shares and limits, and what their jobs hold.
+
+What a scope uses is never stored: it is the sum over the reservations of its jobs (QUO-007).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import sqlalchemy as sa
+
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler.scopes import ROOT, Quota, SchedulingScope, Tags, Usage, service
+from forgeyard.store import bulk, tables
+from forgeyard.store.changes import Row
+
+PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
+"""The columns that name a job's scopes, outermost first."""
+_scopes, _reservations = tables.scopes, tables.reservations
+_LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
+
+
+def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
+    """Read every scope with what its jobs hold now."""
+    rows = connection.execute(sa.select(_scopes)).mappings().all()
+    return _seen(connection, [dict(row) for row in rows])
+
+
+def lock(connection: sa.Connection, named: Collection[str]) -> dict[str, SchedulingScope]:
+    """Lock scopes and the root, outermost first, and read them."""
+    query = (
+        sa.select(_scopes)
+        .where(bulk.among(connection, _scopes.c.scope_id, {ROOT, *named}))
+        .order_by(_scopes.c.level, _scopes.c.scope_id)
+        .with_for_update()
+    )
+    return _seen(connection, [dict(row) for row in connection.execute(query).mappings()])
+
+
+def _seen(connection: sa.Connection, rows: Sequence[Row]) -> dict[str, SchedulingScope]:
+    limited = any(row[name] is not None for row in rows for name in _LIMITS)
+    used = _usage(connection) if limited else {}
+    return {row["scope_id"]: _scope(row, used) for row in rows}
+
+
+def _scope(row: Row, used: Mapping[str, Usage]) -> SchedulingScope:
+    cpu, memory = row["max_cpu_milli"], row["max_memory_bytes"]
+    return SchedulingScope(
+        scope_id=row["scope_id"],
+        name=row["name"],
+        kind=row["kind"],
+        parent_id=row["parent_id"],
+        weight=row["weight"],
+        finish_tag=row["finish_tag"],
+        clock=row["clock"],
+        paused=bool(row["paused"]),
+        note=row["note"] or "",
+        quota=Quota(
+            jobs=row["max_jobs"],
+            cpu=None if cpu is None else MilliCpu(cpu),
+            memory=None if memory is None else Bytes(memory),
+            burst_percent=row["burst_percent"],
+        ),
+        used=used.get(row["scope_id"], Usage()),
+    )
+
+
+def _usage(connection: sa.Connection) -> dict[str, Usage]:
+    """Add up the reservations of every scope."""
+    columns = [_reservations.c[name] for name in PATH]
+    query = sa.select(
+        *columns,
+        sa.func.count().label("jobs"),
+        sa.func.sum(_reservations.c.cpu_milli).label("cpu"),
+        sa.func.sum(_reservations.c.memory_bytes).label("memory"),
+    ).group_by(*columns)
+    sums: dict[str, list[int]] = {}
+    for row in connection.execute(query).mappings():
+        for scope_id in (ROOT, *(row[name] for name in PATH)):
+            total = sums.setdefault(scope_id, [0, 0, 0])
+            for place, name in enumerate(("jobs", "cpu", "memory")):
+                total[place] += int(row[name])
+    return {
+        scope_id: Usage(jobs=jobs, cpu=MilliCpu(cpu), memory=Bytes(memory))
+        for scope_id, (jobs, cpu, memory) in sums.items()
+    }
+
+
+def charge(
+    connection: sa.Connection,
+    scopes: Mapping[str, SchedulingScope],
+    served: Iterable[tuple[Sequence[str], Resources]],
+) -> None:
+    """Count service to locked scopes, in the order in which it was given."""
+    tags = Tags(scopes)
+    for path, wanted in served:
+        tags.charge(path, service(wanted))
+    rows = [
+        {"scope_id": name, "finish_tag": tags.finish[name], "clock": tags.clock[name]}
+        for name, scope in scopes.items()
+        if (tags.finish[name], tags.clock[name]) != (scope.finish_tag, scope.clock)
+    ]
+    bulk.update(connection, _scopes, rows, keys=("scope_id",))
+
+
+def refund(connection: sa.Connection, job: Row) -> None:
+    """Take back what a job was charged whose offer came to nothing; nobody served it.
+
+    Called before the runner is locked: whoever grants locks scopes first.
+    """
+    scopes = lock(connection, [job[name] for name in PATH])
+    tags = Tags(scopes)
+    amount = service(Resources(cpu=MilliCpu(job["cpu_milli"]), memory=Bytes(job["memory_bytes"])))
+    rows = [
+        {
+            "scope_id": scope_id,
+            "finish_tag": max(0, tags.finish[scope_id] - tags.price(scope_id, amount)),
+        }
+        for scope_id in (job[name] for name in PATH)
+        if scope_id in scopes
+    ]
+    bulk.update(connection, _scopes, rows, keys=("scope_id",))
