@@ -56,14 +56,13 @@ LOADS = (80, 100, 130)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How many partitions are drawn of either sort."""
+    """How many partitions are drawn of either sort, at each load."""
 
     cycles: int
-    """At each load."""
     makespans: int
 
 
-FULL, QUICK = Size(cycles=40, makespans=40), Size(cycles=6, makespans=12)
+FULL, QUICK = Size(cycles=40, makespans=30), Size(cycles=8, makespans=8)
 
 
 def main() -> int:
@@ -115,11 +114,7 @@ PLANNERS: Mapping[str, Planner] = {"ours": planned, "first_fit": first_fit}
 
 def _cycles(count: int, solve: Solver) -> Figures:
     """Compare one cycle with the best one, by each measure."""
-    worlds = [
-        _in_order(an_instance(load * 1_000 + seed, runners=(3, 6), load=load))
-        for load in LOADS
-        for seed in range(count)
-    ]
+    worlds = [_in_order(world) for world in _drawn(count, runners=(3, 6))]
     _say(f"{len(worlds)} single cycles, {1 + len(MEASURES)} optima each")
     figures: Figures = {"cycles": len(worlds), "jobs": fmean(len(_jobs(it)) for it in worlds)}
     for measure, worth in MEASURES.items():
@@ -136,6 +131,14 @@ def _cycles(count: int, solve: Solver) -> Figures:
         for world, answer in zip(worlds, placed, strict=True)
     ]
     return figures | _compared("in_order", worlds, MEASURES["cpu"], ordered)
+
+
+def _drawn(count: int, *, runners: tuple[int, int]) -> list[Instance]:
+    return [
+        an_instance(load * 1_000 + seed, runners=runners, load=load)
+        for load in LOADS
+        for seed in range(count)
+    ]
 
 
 def _in_order(world: Instance) -> Instance:
@@ -165,8 +168,8 @@ def _worth(world: Instance, planner: Planner, worth: Callable[[SchedulingJob], i
 
 def _makespans(count: int, solve: Solver) -> Figures:
     """Compare how long all jobs take, cycle after cycle, with the shortest possible."""
-    worlds = [an_instance(seed, runners=(2, 4), load=200) for seed in range(count)]
-    _say(f"{count} partitions until all is done")
+    worlds = _drawn(count, runners=(2, 4))
+    _say(f"{len(worlds)} partitions until all is done")
     spans = {name: [_span(it, planner) for it in worlds] for name, planner in PLANNERS.items()}
     problems = [
         _problem(world.snapshot)
@@ -178,7 +181,7 @@ def _makespans(count: int, solve: Solver) -> Figures:
         for world, *each in zip(worlds, *spans.values(), strict=True)
     ]
     best = solve(problems)
-    figures: Figures = {"makespans": count, "makespans_proved": _proved(best)}
+    figures: Figures = {"makespans": len(worlds), "makespans_proved": _proved(best)}
     for name, ours in spans.items():
         pairs = zip(ours, best, strict=True)
         ratios = [span / (answer["bound"] * MINUTE) for span, answer in pairs]
