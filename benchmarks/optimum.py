@@ -14,7 +14,7 @@ from ortools.sat.python import cp_model
 
 Problem = dict[str, Any]
 Answer = dict[str, Any]
-SECONDS, WORKERS, SEED = 5.0, 2, 1
+EFFORT, WORKERS, SEED = 2.0, 2, 1
 
 
 def main() -> None:
@@ -111,7 +111,7 @@ def _answer(model: cp_model.CpModel) -> Answer:
 
 def _solver() -> cp_model.CpSolver:
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = SECONDS
+    solver.parameters.max_deterministic_time = EFFORT
     solver.parameters.num_search_workers = WORKERS
     solver.parameters.random_seed = SEED
     return solver

@@ -62,7 +62,7 @@ class Size:
     makespans: int
 
 
-FULL, QUICK = Size(cycles=40, makespans=30), Size(cycles=8, makespans=8)
+FULL, QUICK = Size(cycles=40, makespans=20), Size(cycles=6, makespans=6)
 
 
 def main() -> int:
