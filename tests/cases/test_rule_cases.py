@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from benchmarks.fleets import a_partition
 from forgeyard.errors import InvalidQuantity
 from forgeyard.model.capability import Architecture, Platform, Requirements
 from forgeyard.model.job import Priority
@@ -201,7 +202,18 @@ def test_a_head_that_finds_no_room_holds_up_no_other_class(looks: Callable[[], i
     assert 0 < looks() <= 10, "one look for each kind and profile, all runners being alike"
 
 
-@pytest.mark.requirement("IDX-004")
+@pytest.mark.requirement("TST-006", "TST-007", "TST-008", "IDX-001")
+def test_a_large_partition_is_planned_with_a_look_for_each_kind_and_profile(
+    looks: Callable[[], int],
+) -> None:
+    """Ten thousand runners of 36 profiles, a hundred thousand jobs of 200 kinds."""
+    world = a_partition(jobs=100_000, runners=10_000, classes=200)
+    made = plan(world, SchedulingPolicy(batch=500))
+    assert (len(made.decisions), made.eligible, made.runners) == (500, 100_000, 10_000)
+    assert 0 < looks() <= 200 * 36
+
+
+@pytest.mark.requirement("IDX-001", "IDX-003", "IDX-004")
 @pytest.mark.case("SP-016")
 def test_a_class_that_fits_nowhere_costs_a_look_for_each_profile_and_stops_no_other(
     looks: Callable[[], int],

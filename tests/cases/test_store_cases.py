@@ -1,11 +1,13 @@
 """Public bug reports of other schedulers, re-created against real databases."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 
-from forgeyard.model.job import FailureClass, RetryPolicy
+from forgeyard.model.capability import Platform, Requirements
+from forgeyard.model.job import FailureClass, Priority, RetryPolicy, Timeouts
 from forgeyard.model.protocol import CompletionVerdict, Outcome
 from forgeyard.model.units import Millis
 from forgeyard.model.wishes import Wishes
@@ -68,7 +70,7 @@ def test_of_two_schedulers_that_saw_one_free_slot_one_gets_it_and_one_asks_elsew
     assert desk.cycle().granted == 0, "the third waits, and nothing is given away twice"
 
 
-@pytest.mark.requirement("LSE-009", "INV-005")
+@pytest.mark.requirement("LSE-009", "INV-005", "LSE-007", "RCN-027")
 @pytest.mark.case("SP-035")
 def test_ten_plans_from_one_view_are_each_checked_again_and_what_is_refused_waits_on(
     desk: Desk,
@@ -107,6 +109,7 @@ def test_a_runner_that_turned_out_full_is_not_planned_for_again_until_it_has_roo
     assert desk.cycle().granted == 1
 
 
+@pytest.mark.requirement("ELG-041")
 @pytest.mark.case("SP-070")
 def test_a_quota_counts_what_runs_whatever_order_commits_come_in(desk: Desk) -> None:
     desk.register(**room_for(10))
@@ -192,7 +195,7 @@ def test_without_room_no_attempt_is_made_and_the_job_stays_eligible(desk: Desk) 
 # Leases
 
 
-@pytest.mark.requirement("ACC-027", "INV-017")
+@pytest.mark.requirement("ACC-027", "INV-017", "GAT-006")
 @pytest.mark.case("SP-062")
 def test_an_offer_that_never_reached_its_runner_is_made_again_as_a_new_attempt(desk: Desk) -> None:
     lease = desk.offered()
@@ -341,7 +344,62 @@ def test_a_job_that_waits_for_another_does_not_keep_the_key_that_the_other_needs
     assert desk.cycle().granted == 1
 
 
-# What runs is left alone
+# What runs is left alone, and what cannot run says so
+
+
+@pytest.mark.requirement("INV-035")
+def test_nothing_is_stopped_for_somebody_more_urgent_unless_it_was_asked_for(desk: Desk) -> None:
+    desk.register(**room_for(1))
+    desk.submit(a_job_spec(priority=Priority.LOW))
+    assert desk.cycle().granted == 1
+    (lease,) = desk.leases()
+    desk.accept(lease)
+    urgent = desk.submit(a_job_spec(priority=Priority.EMERGENCY))
+    assert desk.cycle().granted == 0
+    assert desk.states(lease) == ("active", "preparing", "preparing")
+    assert desk.row(tables.leases, lease.lease_id)["cancel_requested"] == 0
+    assert state(desk, urgent) == "eligible"
+
+
+@pytest.mark.requirement("ACC-020", "ACC-021", "DIA-005", "GAT-009")
+def test_a_job_that_no_runner_can_do_stays_eligible_with_a_reason_until_its_time_is_up(
+    desk: Desk,
+) -> None:
+    desk.register()
+    mac = Requirements(platform=Platform.MACOS)
+    run_id = desk.submit(a_job_spec(requires=mac, timeouts=Timeouts(queue=Millis(HOUR))))
+    for _ in range(2):
+        assert desk.cycle().granted == 0
+        (job,) = desk.rows(tables.jobs, run_id=run_id)
+        assert job["state"] == "eligible"
+        assert json.loads(job["diagnosis"])["code"] == "NO_MATCHING_PLATFORM"
+    desk.later(HOUR + 1)
+    desk.sweep()
+    (job,) = desk.rows(tables.jobs, run_id=run_id)
+    assert job["state"] == "timed_out"
+    last = desk.rows(tables.history, entity_id=job["job_id"])[-1]
+    assert "no runner" in f"{last['reason']} {job['message']}"
+
+
+@pytest.mark.requirement("RES-011", "ACC-009", "INV-026", "GAT-002")
+def test_a_commit_that_breaks_in_the_middle_leaves_neither_lease_nor_reservation(
+    desk: Desk,
+) -> None:
+    runner_id = desk.register().runner_id
+    run_id = desk.submit()
+    cycle_id = desk.plan()
+    (placement,) = desk.rows(tables.placements, cycle_id=cycle_id)
+    in_the_way = {"event_id": "evt_in_the_way", "stream": placement["attempt_id"], "sequence": 1}
+    others = {"kind": "lease.granted", "payload": "{}", "created_at": 0}
+    desk.change(
+        lambda connection: connection.execute(sa.insert(tables.outbox), [in_the_way | others])
+    )
+    with pytest.raises(sa.exc.IntegrityError):
+        desk.commit(cycle_id)
+    assert (desk.rows(tables.leases), desk.rows(tables.attempts)) == ([], [])
+    assert desk.row(tables.runners, runner_id)["reserved_slots"] == 0
+    assert state(desk, run_id) == "eligible"
+    assert desk.cycle().granted == 1
 
 
 @pytest.mark.requirement("FAR-038")

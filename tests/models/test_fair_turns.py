@@ -154,7 +154,18 @@ def _search(weights: Weights, turn: Turn, charge: Charge) -> tuple[int, int | No
     return outcome.states, outcome.trace and len(outcome.trace)
 
 
-@pytest.mark.requirement("FAR-001", "FAR-003", "FAR-004", "FAR-025", "ACC-017")
+@pytest.mark.requirement(
+    "FAR-001",
+    "FAR-003",
+    "FAR-004",
+    "FAR-025",
+    "ACC-017",
+    "PRI-015",
+    "PRI-016",
+    "INV-034",
+    "PHA-006",
+    "GAT-005",
+)
 @pytest.mark.parametrize("weights", [(1, 1), (1, 2), (4, 1), (2, 5)])
 def test_a_tenant_with_work_is_kept_waiting_for_its_rival_s_share_and_no_longer(
     weights: Weights,

@@ -152,7 +152,7 @@ def _backlogs(priorities: tuple[Priority, ...]) -> Iterator[list[Rival]]:
 ORDINARY = (Priority.LOW, Priority.NORMAL, Priority.HIGH)
 
 
-@pytest.mark.requirement("FAR-025", "ACC-018", "FAR-022", "FAR-008")
+@pytest.mark.requirement("FAR-025", "ACC-018", "FAR-022", "FAR-008", "TST-003", "GAT-005")
 @pytest.mark.parametrize("order", [real, real_turns])
 def test_a_low_job_is_served_within_its_bound_whatever_else_happens(order: Order) -> None:
     states, trace = _search(order, priorities=ORDINARY)

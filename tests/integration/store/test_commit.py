@@ -85,6 +85,8 @@ def test_a_plan_is_stored_and_grants_nothing(desk: Desk) -> None:
     "ACC-009",
     "INV-022",
     "INV-026",
+    "RES-010",
+    "POL-008",
 )
 def test_a_grant_writes_everything_at_once(desk: Desk) -> None:
     registered = desk.register()

@@ -62,6 +62,10 @@ def numbered(prefix: str, count: int) -> list[object]:
     "INV-010",
     "INV-038",
     "PRI-026",
+    "PHA-010",
+    "GAT-003",
+    "TST-004",
+    "EOS-055",
 )
 def test_four_schedulers_with_one_backlog_grant_exactly_the_capacity(desk: Desk) -> None:
     runner_ids = [desk.register(f"runner-{n}", **small_runner()).runner_id for n in range(5)]
@@ -75,7 +79,17 @@ def test_four_schedulers_with_one_backlog_grant_exactly_the_capacity(desk: Desk)
 
 
 @pytest.mark.case("SP-002")
-@pytest.mark.requirement("LSE-006", "RCN-006", "ACC-010", "INV-019", "INV-038", "INV-039")
+@pytest.mark.requirement(
+    "LSE-006",
+    "RCN-006",
+    "ACC-010",
+    "INV-019",
+    "INV-038",
+    "INV-039",
+    "TST-004",
+    "GAT-003",
+    "EOP-001",
+)
 def test_four_schedulers_with_a_backlog_each_fill_the_same_runners(desk: Desk) -> None:
     runner_ids = [desk.register(f"runner-{n}", **small_runner()).runner_id for n in range(4)]
     cycles = []

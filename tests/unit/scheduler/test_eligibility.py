@@ -145,7 +145,7 @@ def test_one_tool_must_meet_version_and_digest_together() -> None:
     assert is_eligible(job, a_runner(capabilities=Capabilities(toolchains=(*split, whole))))
 
 
-@pytest.mark.requirement("DIA-003", "ACC-002", "PRI-009")
+@pytest.mark.requirement("DIA-003", "ACC-002", "PRI-009", "ELG-009")
 def test_a_missing_tool_is_named_with_what_is_there_instead() -> None:
     newer = a_job_that_requires(toolchains=(ToolchainRequirement(name="python", version=">=3.12"),))
     assert only_text(newer, a_runner()) == "needs python >=3.12, has python 3.11.2"

@@ -23,7 +23,7 @@ from tests.scheduling import (
 HALF = amounts(cpu=2_000, memory_gib=0, disk_gib=0, slots=2)
 
 
-@pytest.mark.requirement("DIA-002", "DIA-004")
+@pytest.mark.requirement("DIA-002", "DIA-004", "DIA-001")
 def test_a_job_that_can_be_placed_is_told_where_and_why() -> None:
     snapshot = a_snapshot([a_job()], [a_runner("idle"), a_runner("half", reserved=HALF)])
     told = explain(a_job(), snapshot, POLICY)
