@@ -134,6 +134,8 @@ def _job_row(
         "organization_id": ORGANIZATION,
         "project_id": PROJECT,
         "wishes": codec.encode(spec.wishes),
+        "lasts_ms": spec.timeouts.preparation + spec.timeouts.execution + spec.timeouts.upload,
+        "has_inputs": int(birth.source_digest is not None or bool(spec.needs)),
     }
 
 

@@ -16,7 +16,7 @@ from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import codec, outbox, tables
+from forgeyard.store import codec, holds, outbox, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
@@ -39,6 +39,20 @@ class CycleView:
     granted: int | None
     created_at: int
     committed_at: int | None
+    pressure: str
+    """The signals of pressure that were up, comma-separated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldView:
+    """Room on a runner that is kept for one job, and until when."""
+
+    job_id: str
+    job: str
+    runner: str
+    kind: str
+    due_ms: int
+    """In how long it is due, or lapses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,8 @@ class SchedulerStatus:
     """How long ago the renewal service last gave a sign of life."""
     renewal_gaps: int
     last_cycle: CycleView | None
+    held: tuple[HeldView, ...]
+    """Room that is kept for single jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +179,7 @@ def scheduler_status(connection: sa.Connection, partition: str) -> SchedulerStat
         renewal_beat_ms=max(0, now - beat["beat_at"]) if beat else None,
         renewal_gaps=beat["gaps"] if beat else 0,
         last_cycle=_last_cycle(connection, partition),
+        held=_held(connection, now),
     )
 
 
@@ -195,6 +212,29 @@ def _last_cycle(connection: sa.Connection, partition: str) -> CycleView | None:
     )
     row = _first(connection, query)
     return None if row is None else CycleView(**{n: row[n] for n in CycleView.__slots__})
+
+
+def _held(connection: sa.Connection, now: int) -> tuple[HeldView, ...]:
+    jobs, runners = tables.jobs, tables.runners
+    rooms = holds.load(connection, now=now)
+    named = sa.select(jobs.c.job_id, jobs.c.name).where(
+        jobs.c.job_id.in_([room.job_id for room in rooms])
+    )
+    names = {job_id: name for job_id, name in connection.execute(named)}
+    hosts = sa.select(runners.c.runner_id, runners.c.name).where(
+        runners.c.runner_id.in_([room.runner_id for room in rooms])
+    )
+    hosted = {runner_id: name for runner_id, name in connection.execute(hosts)}
+    return tuple(
+        HeldView(
+            job_id=room.job_id,
+            job=names[room.job_id],
+            runner=hosted.get(room.runner_id, room.runner_id),
+            kind=room.kind,
+            due_ms=max(0, room.deadline - now),
+        )
+        for room in rooms
+    )
 
 
 def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
