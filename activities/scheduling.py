@@ -5,7 +5,7 @@ Nothing is decided here: `place.plan` decides who goes where, the commit decides
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 from temporalio import activity
@@ -16,8 +16,9 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
 from forgeyard.scheduler.grant import Verdict
+from forgeyard.scheduler.preempt import Nomination
 from forgeyard.scheduler.snapshot import Snapshot
-from forgeyard.store import commit, parking, policies, snapshot, tables
+from forgeyard.store import commit, parking, policies, preemption, snapshot, tables
 from forgeyard.store.engine import read, write
 
 logger = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class SchedulingActivities:
             span.note(cycle_id=saved.cycle_id, eligible=saved.eligible, planned=saved.planned)
         telemetry.CYCLE_LATENCY.labels("plan").observe(clock.monotonic() - began)
         _count_plan(seen, plan)
+        self._clear(plan.nominations, request.partition, in_force.policy)
         return contracts.CyclePlan(
             cycle_id=saved.cycle_id,
             eligible=saved.eligible,
@@ -76,6 +78,22 @@ class SchedulingActivities:
             planned=saved.planned,
             full=saved.planned >= in_force.policy.batch,
         )
+
+    def _clear(
+        self, nominations: Sequence[Nomination], partition: str, policy: SchedulingPolicy
+    ) -> None:
+        """Clear runners for urgent jobs, each in its own transaction."""
+        for nomination in nominations:
+            with write(self._engine) as connection:
+                done = preemption.clear(connection, nomination, partition, policy=policy)
+            if done:
+                telemetry.PREEMPTIONS.inc(len(nomination.victims))
+                logger.warning(
+                    "%d jobs on %s are stopped for %s",
+                    len(nomination.victims),
+                    nomination.runner_id,
+                    nomination.job_id,
+                )
 
     def _park(self, damaged: Mapping[str, str]) -> None:
         """End the jobs that cannot be read, each in its own transaction."""
