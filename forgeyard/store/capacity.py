@@ -1,6 +1,6 @@
 """What waits and what is there, grouped: by tenant, priority, platform or pool."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -140,7 +140,7 @@ def _by_pool(connection: sa.Connection) -> list[_Counted]:
     names = _pool_names(connection)
     placed = [
         _Counted(
-            name=names.get(row["pool"], row["pool"]),
+            name=_pool_name(names, row["pool"]),
             state=JobState.LEASED,
             total=int(row["total"]),
             since=None,
@@ -158,6 +158,11 @@ def _pool_names(connection: sa.Connection) -> dict[str, str]:
     return {pool_id: name for pool_id, name in connection.execute(query)}
 
 
+def _pool_name(names: Mapping[str, str], pool_id: str) -> str:
+    """Find a pool's name; one that is not there is called by its id."""
+    return names[pool_id] if pool_id in names else pool_id
+
+
 def capacity_groups(connection: sa.Connection) -> tuple[CapacityGroup, ...]:
     """Sum up the runners that take work by pool and platform."""
     names, held = _pool_names(connection), _held(connection)
@@ -166,7 +171,7 @@ def capacity_groups(connection: sa.Connection) -> tuple[CapacityGroup, ...]:
         if runner.state == RunnerState.ONLINE:
             offered = runner.capabilities
             platform = f"{offered.platform or 'unknown'}/{offered.architecture or 'unknown'}"
-            groups.setdefault((names.get(runner.pool, runner.pool), platform), []).append(runner)
+            groups.setdefault((_pool_name(names, runner.pool), platform), []).append(runner)
     return tuple(
         CapacityGroup(
             pool=pool,
