@@ -160,7 +160,7 @@ def _pool_names(connection: sa.Connection) -> dict[str, str]:
 
 def _pool_name(names: Mapping[str, str], pool_id: str) -> str:
     """Find a pool's name; one that is not there is called by its id."""
-    return names[pool_id] if pool_id in names else pool_id
+    return names.get(pool_id) or pool_id
 
 
 def capacity_groups(connection: sa.Connection) -> tuple[CapacityGroup, ...]:
