@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.scopes import ROOT, SchedulingScope, Usage
+from forgeyard.scheduler.scopes import ROOT, Quota, SchedulingScope, Usage
 
 
 class GateCode(StrEnum):
@@ -60,7 +60,8 @@ class Gates:
     """The gates of one cycle; each job that passes is counted."""
 
     def __init__(self, scopes: Mapping[str, SchedulingScope], keys: Mapping[str, str]) -> None:
-        self._scopes = scopes
+        # Most scopes never shut anybody out, and every job that waits asks all of its own.
+        self._scopes = {name: it for name, it in scopes.items() if it.paused or it.quota != Quota()}
         self._used = {name: scope.used for name, scope in scopes.items()}
         self._keys = dict(keys)
 
