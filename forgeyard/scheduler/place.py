@@ -99,7 +99,7 @@ class Cycle:
         """Place a job whose turn it is, or note what keeps it."""
         gate = self.gate(job)
         if gate is None:
-            self._place(job)
+            self._place(job, self.gates.pools_against(job))
         else:
             self.held.append((job, gate))
 
@@ -124,18 +124,26 @@ class Cycle:
         for job, gate in held:
             over = gate.code is GateCode.QUOTA_BLOCKED and not self.is_full
             if over and self.gates.against_bursting(job) is None:
-                self._place(job)
+                self._place(job, self.gates.pools_against_bursting(job))
             else:
                 self.held.append((job, gate))
 
-    def _place(self, job: SchedulingJob) -> None:
-        candidates = self.board.place(job)
-        if not candidates:
+    def _place(self, job: SchedulingJob, shut: Mapping[str, Gate]) -> None:
+        candidates = self.board.place(job, outside=shut)
+        if candidates:
+            self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+            self.queue.charge(job)
+            self.gates.admit(job, self.board.pool_of(candidates[0][0]))
+        elif (gate := pool_gate(self.board, job, shut)) is not None:
+            self.held.append((job, gate))
+        else:
             self.blocked.append(job)
-            return
-        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
-        self.queue.charge(job)
-        self.gates.admit(job)
+
+
+def pool_gate(board: Board, job: SchedulingJob, shut: Mapping[str, Gate]) -> Gate | None:
+    """Find the gate of the pool whose runner a job would get if the pool were not shut to it."""
+    ranking = board.ranking(job, 1) if shut else ()
+    return shut.get(board.pool_of(ranking[0][0])) if ranking else None
 
 
 def _backfill(cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy) -> BackfillWish | None:

@@ -91,13 +91,16 @@ def commit_cycle(
     if cycle["committed_at"] is not None:
         known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
         return replace(_outcome(known), repeated=True)
-    scoped = scopes.lock(connection, {row[name] for row in planned for name in scopes.PATH})
+    pools = _pools(connection, planned)
+    named = {row[name] for row in planned for name in scopes.PATH}
+    scoped = scopes.lock(connection, named | pools)
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
-    requests = [_request(row, runners, in_force.policy.lease) for row in planned]
+    lease = in_force.policy.lease
+    requests = [_request(row, runners, pools=pools, policy=lease) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
         answers = grant(
@@ -109,27 +112,38 @@ def commit_cycle(
         )
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
-    granted = [
+    granted = _grants(planned, answers, jobs=jobs, runners=runners)
+    served = ((one.scopes, one.resources) for one in granted)
+    charges = scopes.charge(connection, scoped, served)
+    grants.write(connection, granted, charges, cycle=cycle, now=now, policy=lease)
+    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
+    _save_verdicts(connection, planned, answers)
+    closed = {"committed_at": now, "granted": len(granted)}
+    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
+
+
+def _grants(
+    planned: Sequence[Row],
+    answers: Sequence[Granted],
+    *,
+    jobs: Mapping[str, Row],
+    runners: Mapping[str, Row],
+) -> list[Grant]:
+    return [
         Grant(
             job=jobs[answer.job_id],
             runner=runners[answer.runner_id],
             attempt_id=row["attempt_id"],
             lease_id=row["lease_id"],
             score=answer.score,
-            scopes=_path(row),
+            scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
     ]
-    grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
-    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
-    scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
-    _save_verdicts(connection, planned, answers)
-    closed = {"committed_at": now, "granted": len(granted)}
-    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
-    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
 
 
 def _placed(grant: Grant, now: int) -> Placed:
@@ -203,8 +217,12 @@ def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     ]
 
 
-def _path(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in scopes.PATH)
+def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
+    """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
+    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
+    among = bulk.among(connection, _runners.c.runner_id, candidates)
+    query = sa.select(_runners.c.pool_id).where(among).distinct()
+    return set(connection.execute(query).scalars())
 
 
 def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
@@ -249,7 +267,9 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
     return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
 
 
-def _request(row: Row, runners: Mapping[str, Row], policy: LeasePolicy) -> GrantRequest:
+def _request(
+    row: Row, runners: Mapping[str, Row], *, pools: Collection[str], policy: LeasePolicy
+) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
     One that registered with other capabilities or another trust since may break a requirement.
@@ -257,14 +277,16 @@ def _request(row: Row, runners: Mapping[str, Row], policy: LeasePolicy) -> Grant
     candidates = tuple(
         (runner_id, score)
         for runner_id, score, judged in row["candidates"]
-        if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
+        if runner_id in runners
+        and judged in (None, runners[runner_id]["capability_digest"])
+        and runners[runner_id]["pool_id"] in pools
     )
     return GrantRequest(
         job_id=row["job_id"],
         name=row["name"],
         resources=_resources(row),
         candidates=candidates,
-        scopes=_path(row),
+        scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
         lasts=phases.at_most(row, policy),
     )
@@ -290,6 +312,7 @@ def _runner_standing(row: Row) -> RunnerStanding:
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
         free=allocatable.minus(_resources(row, "reserved_")),
+        pool_id=row["pool_id"],
     )
 
 

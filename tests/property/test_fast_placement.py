@@ -19,7 +19,7 @@ from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.scheduling import NOW
-from tests.tree import Path, some_tree
+from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
 WORLDS = 420
@@ -32,7 +32,12 @@ def a_crowd(seed: int) -> Snapshot:
     rng = Random(seed)
     models = [_odd(rng, some_runner(rng, place)) for place in range(rng.randint(1, 6))]
     runners = tuple(
-        replace(rng.choice(models), runner_id=f"rnr_{place}", name=f"runner-{place // 2}")
+        replace(
+            rng.choice(models),
+            runner_id=f"rnr_{place}",
+            name=f"runner-{place // 2}",
+            pool_id=rng.choice(POOLS),
+        )
         for place in range(rng.randint(0, 24))
     )
     kinds = [some_job(rng, place) for place in range(6)]
@@ -146,6 +151,7 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         assert made.diagnoses == naive.diagnoses(), f"seed {seed}"
         hits["decisions"] += len(made.decisions)
         hits["held at a gate"] += len(naive.held)
+        hits["kept out of a pool"] += naive.pooled
         hits["lent beyond a quota"] += naive.lent
         hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
