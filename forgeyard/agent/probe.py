@@ -22,9 +22,10 @@ from forgeyard.model.capability import (
     Toolchain,
 )
 from forgeyard.model.equipment import Provenance
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.location import Location
-from forgeyard.model.protocol import Register
-from forgeyard.model.units import Resources, Rounding, parse_bytes, parse_cpu
+from forgeyard.model.protocol import Register, Report
+from forgeyard.model.units import Bytes, Resources, Rounding, parse_bytes, parse_cpu
 
 TOOLS: dict[str, tuple[str, ...]] = {
     "python": ("python3", "--version"),
@@ -64,18 +65,40 @@ _PROVENANCE = {
 """How the fields of a report are known that do not say so themselves."""
 
 
-async def registration(config: AgentConfig, work_dir: Path) -> Register:
-    """Describe this host to the server.
+async def registration(
+    config: AgentConfig, work_dir: Path, held: Holdings = NOTHING_HELD
+) -> Register:
+    """Describe this host to the server, and what it has at hand.
 
     Raises:
         InvalidQuantity: naming the setting, when an amount in it cannot be read.
     """
+    found = await report(config, work_dir, kept=sum(held.objects.values()))
     return Register(
         runner_name=config.name or socket.gethostname(),
-        capabilities=await capabilities(config),
-        total=await asyncio.to_thread(host.resources, work_dir, slots=config.jobs),
-        headroom=headroom(config),
+        capabilities=found.capabilities,
+        total=found.total,
+        headroom=found.headroom,
         location=location(config),
+        holdings=held,
+    )
+
+
+async def report(config: AgentConfig, work_dir: Path, *, kept: int = 0) -> Report:
+    """Look at this host; `kept` are the bytes that the local cache takes of its disk already.
+
+    The whole local cache counts as kept back, so that what jobs may have does not hang on how full
+    it is.
+
+    Raises:
+        InvalidQuantity: naming the setting, when an amount in it cannot be read.
+    """
+    cache = Resources(disk=local_cache(config))
+    total = await asyncio.to_thread(host.resources, work_dir, slots=config.jobs)
+    return Report(
+        capabilities=await capabilities(config),
+        total=total.plus(Resources(disk=Bytes(kept))),
+        headroom=headroom(config).plus(cache),
     )
 
 
@@ -87,6 +110,11 @@ def headroom(config: AgentConfig) -> Resources:
         memory=parse_bytes(config.headroom_memory, field="agent.headroom_memory", rounding=up),
         disk=parse_bytes(config.headroom_disk, field="agent.headroom_disk", rounding=up),
     )
+
+
+def local_cache(config: AgentConfig) -> Bytes:
+    """Read how much disk the local cache may take."""
+    return parse_bytes(config.local_cache, field="agent.local_cache", rounding=Rounding.CAPACITY)
 
 
 async def capabilities(config: AgentConfig) -> Capabilities:

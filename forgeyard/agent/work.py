@@ -16,6 +16,7 @@ from forgeyard.agent import ending, secrets
 from forgeyard.agent.attempt import Attempt
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.ending import Ending
+from forgeyard.agent.health import Health
 from forgeyard.agent.journal import Journal
 from forgeyard.agent.lease import Clock, HeldLease, Interrupted
 from forgeyard.agent.logs import LogStream
@@ -23,6 +24,7 @@ from forgeyard.agent.masking import Masker
 from forgeyard.agent.offers import search_path
 from forgeyard.agent.process import GroupId, kill_marked
 from forgeyard.agent.reports import Findings, Reports
+from forgeyard.agent.shelf import Shelf
 from forgeyard.agent.steps import KILL_AFTER_S, MARK, Bench, environment
 from forgeyard.agent.transfer import Transfers
 from forgeyard.agent.usage import Meter, Sampler
@@ -43,6 +45,8 @@ class Shop:
     client: AgentClient
     journal: Journal
     sampler: Sampler
+    shelf: Shelf
+    health: Health
     config: AgentConfig
     limits: LimitsConfig
     work_dir: Path
@@ -67,7 +71,12 @@ class Work:
         self._meter = Meter()
         self._reports = Reports(shop.client, held, longest_back_off=longest_back_off, rng=shop.rng)
         self._transfers = Transfers(
-            shop.client, held, self._folders, meter=self._meter, limits=shop.limits
+            shop.client,
+            held,
+            self._folders,
+            shelf=shop.shelf,
+            meter=self._meter,
+            limits=shop.limits,
         )
         self._log = _log.bind(
             lease=held.lease_id, job=self._spec.name, attempt=held.offer.attempt_number
@@ -164,6 +173,7 @@ class Work:
     async def _report(self, end: Ending, attempt: Attempt, *, wall: float, masker: Masker) -> None:
         """Say how it ended; a success that the server finds incomplete is a failed upload."""
         self.is_over = True
+        self._shop.health.ended(end.failure_class)
         found = Findings(
             usage=self._meter.total(wall=wall), steps=tuple(attempt.steps), tests=attempt.tests
         )
