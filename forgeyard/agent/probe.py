@@ -10,8 +10,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from forgeyard.agent import host
-from forgeyard.agent.asking import ask, parse_version
+from forgeyard.agent import host, toolchains
 from forgeyard.agent.equipment import equipment
 from forgeyard.config import AgentConfig
 from forgeyard.model.capability import (
@@ -19,7 +18,6 @@ from forgeyard.model.capability import (
     Architecture,
     Capabilities,
     Platform,
-    Toolchain,
 )
 from forgeyard.model.equipment import Provenance
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
@@ -27,24 +25,6 @@ from forgeyard.model.location import Location
 from forgeyard.model.protocol import Register, Report
 from forgeyard.model.units import Bytes, Resources, Rounding, parse_bytes, parse_cpu
 
-TOOLS: dict[str, tuple[str, ...]] = {
-    "python": ("python3", "--version"),
-    "git": ("git", "--version"),
-    "gcc": ("gcc", "-dumpfullversion"),
-    "clang": ("clang", "--version"),
-    "make": ("make", "--version"),
-    "cmake": ("cmake", "--version"),
-    "node": ("node", "--version"),
-    "go": ("go", "version"),
-    "rust": ("rustc", "--version"),
-    "cargo": ("cargo", "--version"),
-    "java": ("java", "-version"),
-    "ruby": ("ruby", "--version"),
-    "perl": ("perl", "-e", "printf '%vd', $^V"),
-    "bash": ("bash", "--version"),
-    "uv": ("uv", "--version"),
-}
-"""What to ask for each tool; the first version number in the answer counts."""
 _ARCHITECTURES = {
     "x86_64": Architecture.X86_64,
     "amd64": Architecture.X86_64,
@@ -119,13 +99,12 @@ def local_cache(config: AgentConfig) -> Bytes:
 
 async def capabilities(config: AgentConfig) -> Capabilities:
     """Find out what this host offers to jobs."""
-    offered = tuple(toolchain.toolchain() for toolchain in config.toolchains)
-    found, has = await asyncio.gather(tools(config.path), equipment(config))
+    offered, has = await asyncio.gather(toolchains.offered(config), equipment(config))
     return Capabilities(
         platform=_PLATFORMS.get(platform.system()),
         os_version=os_version(),
         architecture=_ARCHITECTURES.get(platform.machine().lower()),
-        toolchains=(*offered, *(tool for tool in found if tool not in offered)),
+        toolchains=offered,
         labels=dict(config.labels),
         trust=config.trust,
         agent_version=agent_version(),
@@ -160,16 +139,3 @@ def agent_version() -> str:
     with suppress(PackageNotFoundError):
         return version("forgeyard")
     return ""
-
-
-async def tools(path: str) -> tuple[Toolchain, ...]:
-    """Ask every known tool on a PATH for its version, all at once and each for two seconds."""
-    answers = await asyncio.gather(*(_ask(name, path) for name in TOOLS))
-    return tuple(tool for tool in answers if tool is not None)
-
-
-async def _ask(name: str, path: str) -> Toolchain | None:
-    answer = await ask(TOOLS[name], path)
-    if answer is None:
-        return None
-    return Toolchain(name=name, version=parse_version(answer), provenance=Provenance.PROBED)

@@ -144,7 +144,13 @@ class Session:
 
     def _begin(self, offer: Offer) -> None:
         held = HeldLease(offer, session_id=self._id, clock=self._shop.clock)
-        work = Work(self._shop, held, longest_back_off=self._registered.longest_back_off / 1000)
+        work = Work(
+            self._shop,
+            held,
+            longest_back_off=self._registered.longest_back_off / 1000,
+            known=self._pulse.report.capabilities.toolchains,
+            doubt=self._look_again,
+        )
         self._works[offer.lease_id] = work
         self._spawn(self._see_through(work))
 
@@ -214,11 +220,16 @@ class Session:
         return answer
 
     async def _refresh(self) -> None:
-        """Look at the host anew from time to time, and say what was found (ELG-028)."""
+        """Look at the host anew from time to time; the next heartbeat says what was found."""
         while True:
             await asyncio.sleep(self._shop.config.refresh_s)
             await self._pulse.look_again(is_idle=not self._works)
-            self._news.set()
+
+    async def _look_again(self) -> None:
+        """Look at the host anew and say at once what was found, without insisting."""
+        await self._pulse.look_again(is_idle=False)
+        with suppress(ForgeyardError):
+            await self._say_that_we_live()
 
     async def _renew(self) -> None:
         """Keep all leases alive, in one request."""

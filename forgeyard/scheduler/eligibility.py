@@ -317,7 +317,11 @@ def _tool_mismatch(tool: Toolchain, wanted: ToolchainRequirement) -> RejectionCo
 def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Rejection:
     named = [tool for tool in offered.toolchains if tool.name == wanted.name]
     reasons = (_tool_mismatch(tool, wanted) for tool in named)
-    found = " and ".join(tool_text(tool.version or "unknown", tool.digest) for tool in named)
+    # Every tool has a digest, of which a reader hears only where one was asked for.
+    found = " and ".join(
+        tool_text(tool.version or "unknown", tool.digest if wanted.digest else None)
+        for tool in named
+    )
     return Rejection(
         code=next(reasons, None) or RejectionCode.MISSING_TOOLCHAIN,
         wanted=wanted_tool(wanted),
