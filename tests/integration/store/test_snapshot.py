@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -5,9 +7,11 @@ from sqlalchemy import event
 from forgeyard.errors import NotFound
 from forgeyard.model.capability import Platform, Requirements, TrustClass
 from forgeyard.model.job import Priority
+from forgeyard.model.policy import ClassPolicy, SchedulingPolicy
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import GIB
+from forgeyard.model.wishes import SchedulingClass, Wishes
 from forgeyard.scheduler.explain import explain
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import plan
@@ -29,6 +33,7 @@ from tests.builders import (
 
 pytestmark = pytest.mark.integration
 MINUTE = 60_000
+BY_CLASS = replace(POLICY, classes=ClassPolicy(interactive=37, batch=-45, normal=5))
 
 
 def names(jobs: tuple[SchedulingJob, ...]) -> list[str]:
@@ -161,15 +166,23 @@ def test_a_refusal_counts_until_it_is_forgotten(engine: sa.Engine) -> None:
 
 
 @pytest.mark.requirement("FAR-022", "FAR-023")
-def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine) -> None:
+@pytest.mark.parametrize("policy", [POLICY, BY_CLASS])
+def test_the_jobs_loaded_first_are_those_the_rules_serve_first(
+    engine: sa.Engine, policy: SchedulingPolicy
+) -> None:
     waits = [-5, 0, 1, 59, 99, 100, 101, 199, 299, 300, 398, 399, 400, 500]
+    classes = (None, SchedulingClass.INTERACTIVE, SchedulingClass.BATCH)
     specs = [
-        a_job_spec(f"{priority}-{place}", priority=priority)
+        a_job_spec(
+            f"{priority}-{place}",
+            priority=priority,
+            wishes=Wishes(scheduling_class=classes[place % 3]),
+        )
         for priority in Priority
         for place in range(len(waits))
     ]
     with write(engine) as connection:
-        submit_run(connection, *specs)
+        submit_run(connection, *specs, elevation="to see them all")
         now = database_now(connection)
         for priority in Priority:
             for place, minutes in enumerate(waits):
@@ -178,10 +191,11 @@ def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine
                     connection,
                     f"{priority}-{place}",
                     eligible_at=now - minutes * MINUTE - 20_000,
+                    adjustment=(0, 0, 30, -170, 900)[place % 5],
                 )
-        whole = snapshot.load(connection, PARTITION, POLICY)
-        first = snapshot.load(connection, PARTITION, POLICY, limit=7)
-    assert whole.jobs == tuple(in_order(whole.jobs, POLICY, whole.taken_at))
+        whole = snapshot.load(connection, PARTITION, policy)
+        first = snapshot.load(connection, PARTITION, policy, limit=7)
+    assert whole.jobs == tuple(in_order(whole.jobs, policy, whole.taken_at))
     assert names(first.jobs) == names(whole.jobs)[:7]
     assert first.waiting == whole.waiting == len(specs)
 
