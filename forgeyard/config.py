@@ -29,6 +29,7 @@ from forgeyard.model.equipment import (
     Provenance,
     Word,
 )
+from forgeyard.model.location import Micros, ReliabilityClass
 from forgeyard.model.units import GIB, MIB
 
 
@@ -89,6 +90,28 @@ class RetentionConfig(Group):
     """All dependency caches together; beyond it the least recently used go."""
 
 
+class MetricsConfig(Group):
+    """Ports that publish metrics to anybody who reaches them; none is open unless it is set.
+
+    With the token, the API's own port answers `/metrics` in any case.
+    """
+
+    host: str = "127.0.0.1"
+    api_port: int | None = Field(default=None, ge=1, le=65_535)
+    worker_port: int | None = Field(default=None, ge=1, le=65_535)
+    temporal_port: int | None = Field(default=None, ge=1, le=65_535)
+    """What Temporal's SDK counts in the worker process, on a port of its own."""
+
+
+class TracingConfig(Group):
+    """Where spans go; needs the extra `otel`."""
+
+    endpoint: str = ""
+    """An OTLP endpoint for traces over HTTP, such as `http://collector:4318/v1/traces`."""
+    ratio: float = Field(default=1.0, ge=0, le=1)
+    """How many of the traces are kept."""
+
+
 class AgentConfig(Group):
     """What an operator grants to jobs on a host."""
 
@@ -106,6 +129,13 @@ class AgentConfig(Group):
     """How many devices of each kind jobs may use here."""
     gpus: tuple["GpuConfig", ...] = Field(default=(), max_length=MAX_GPUS)
     """The GPUs that jobs may use; without any, those that `nvidia-smi` lists."""
+    host: Word = ""
+    """The machine that this agent shares with others on it; empty means the host's name."""
+    site: Word = ""
+    region: Word = ""
+    reliability: ReliabilityClass = ReliabilityClass.STANDARD
+    cost_micros_per_hour: Micros | None = None
+    """What an hour of this machine costs, in millionths of your currency."""
     secrets_file: str = ""
     """A 0600 file of NAME=value lines that jobs on this host may name."""
     headroom_cpu: str = "0"
@@ -151,6 +181,8 @@ class Config(BaseSettings):
     api: ApiConfig = ApiConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    tracing: TracingConfig = TracingConfig()
     agent: AgentConfig = AgentConfig()
 
     @classmethod

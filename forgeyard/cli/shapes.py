@@ -299,6 +299,17 @@ class Cycle:
     planned: int = 0
     granted: int | None = None
     created_at: int | None = None
+    pressure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Room on a runner that is kept for one job."""
+
+    job: str
+    runner: str
+    kind: str
+    due_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +324,43 @@ class SchedulerStatus:
     renewal_beat_ms: int | None = None
     renewal_gaps: int = 0
     last_cycle: Cycle | None = None
+    held: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that the doctor looked at."""
+
+    name: str
+    verdict: str
+    sentence: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What the doctor found."""
+
+    verdict: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A waiting job, and the runner that it would get."""
+
+    job: str
+    run_id: str
+    runner: str
+    score: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What the next cycle would do."""
+
+    waiting: int
+    placements: tuple[PlannedJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,7 +444,28 @@ class RunnerCapabilities:
     agent_version: str = ""
     equipment: Equipment = field(default_factory=Equipment)
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+    reliability: str = ""
+    cost_micros_per_hour: int | None = None
     schema_version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where a runner is; `None` is unknown."""
+
+    host: str | None = None
+    site: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """How much a runner need not fetch, as it last said."""
+
+    objects: int = 0
+    bytes: int = 0
+    closures: tuple[str, ...] = ()
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -414,6 +483,12 @@ class Runner:
     capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
     capability_digest: str = ""
     reported_at: int | None = None
+    location: Location = field(default_factory=Location)
+    diagnostics: tuple[str, ...] = ()
+    health: str = ""
+    health_reason: str | None = None
+    holdings: Holdings = field(default_factory=Holdings)
+    penalty: int = 0
     allocatable: Amounts = field(default_factory=Amounts)
     free: Amounts = field(default_factory=Amounts)
     placed: tuple[PlacedJob, ...] = ()

@@ -110,8 +110,8 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
-    gate = cycle.gates.against(job)
-    free = cycle.board.free()
+    gate = cycle.gate(job)
+    free = cycle.board.free_for(job)
     pairs = pairings(job, snapshot.runners, free)
     shut = cycle.gates.pools_against(job)
     verdicts = _verdicts(job, pairs, cycle.board, policy, shut=shut)
@@ -188,7 +188,7 @@ def _verdicts(
     *,
     shut: Mapping[str, Gate],
 ) -> tuple[RunnerVerdict, ...]:
-    free = board.free()
+    free = board.free_for(job)
     ranking = board.ranking(job, len(pairs), outside=shut)
     ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
     verdicts = (

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.gates import GateCode, Gates
+from forgeyard.scheduler.holds import Holds
 
 
 class Verdict(StrEnum):
@@ -37,6 +38,8 @@ _BY_GATE = {
     GateCode.QUEUE_PAUSED: Verdict.PAUSED,
     GateCode.QUOTA_BLOCKED: Verdict.QUOTA_BLOCKED,
     GateCode.KEY_HELD: Verdict.KEY_CONTENDED,
+    # Never looked for at commit: by then the batch is as small as it should be.
+    GateCode.BACKPRESSURE: Verdict.PAUSED,
 }
 
 
@@ -67,6 +70,8 @@ class GrantRequest:
     name: str = ""
     scopes: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    lasts: int = 0
+    """How long it may last at most, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +90,7 @@ def grant(
     runners: Mapping[str, RunnerStanding],
     *,
     gates: Gates,
+    holds: Holds | None = None,
 ) -> tuple[Granted, ...]:
     """Judge every request in the order asked, never giving away more than is free.
 
@@ -94,14 +100,16 @@ def grant(
     """
     free = {runner_id: runner.free for runner_id, runner in runners.items() if runner.schedulable}
     standing = dict(jobs)
+    holds = Holds() if holds is None else holds
     answers: list[Granted] = []
     for request in requests:
         judged = standing.get(request.job_id, JobStanding.GONE)
-        answer = _judge(request, judged, free, runners=runners, gates=gates)
+        answer = _judge(request, judged, free, runners=runners, gates=gates, holds=holds)
         if answer.runner_id is not None:
             free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
             standing[request.job_id] = JobStanding.GONE
             gates.admit(request, runners[answer.runner_id].pool_id)
+            holds.dissolve(request.job_id)
         answers.append(answer)
     return tuple(answers)
 
@@ -118,6 +126,7 @@ def _judge(
     *,
     runners: Mapping[str, RunnerStanding],
     gates: Gates,
+    holds: Holds,
 ) -> Granted:
     if standing is JobStanding.CANCELLED:
         return Granted(job_id=request.job_id, verdict=Verdict.CANCELLED)
@@ -130,7 +139,7 @@ def _judge(
     pools = gates.pools_against_bursting(request)
     refused = Verdict.NO_CAPACITY if working else Verdict.RUNNER_UNAVAILABLE
     for name, score in working:
-        if request.resources.fits_in(free[name]):
+        if request.resources.fits_in(free[name].minus(holds.withheld(request, name))):
             pool = pools.get(runners[name].pool_id)
             if pool is None:
                 granted = Verdict.GRANTED

@@ -6,14 +6,18 @@ Everything here is a value; where the values come from is the store's business.
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import Priority
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Resources
-from forgeyard.model.wishes import SchedulingClass, Wishes
+from forgeyard.model.wishes import Preemptibility, SchedulingClass, Wishes
+from forgeyard.scheduler.holds import HeldRoom
+from forgeyard.scheduler.readings import Readings
 from forgeyard.scheduler.scopes import SchedulingScope
 
 CLASS_OF = MappingProxyType(
@@ -51,6 +55,10 @@ class SchedulingJob:
     attempts_made: int = 0
     adjustment: int = 0
     """What an operator or the policy adds to its priority; never past the limit of aging."""
+    lasts: int = 0
+    """How long an attempt may take at most, in milliseconds."""
+    has_inputs: bool = False
+    """Whether its runner must fetch anything before the first step."""
     wishes: Wishes = field(default_factory=Wishes)
 
     @property
@@ -67,6 +75,25 @@ class SchedulingJob:
     def scheduling_class(self) -> SchedulingClass:
         """Tell what sort of hurry it is in (FAR-017)."""
         return self.wishes.scheduling_class or CLASS_OF[self.priority]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunningJob:
+    """A job that holds a lease, as preemption looks at it."""
+
+    lease_id: str
+    job_id: str
+    runner_id: str
+    resources: Resources
+    priority: Priority = Priority.NORMAL
+    preemption: Preemptibility = Preemptibility.NEVER
+    since: int = 0
+    attempts_made: int = 1
+    is_uploading: bool = False
+    is_stopping: bool = False
+    """It is being cancelled, or cleared for another job already."""
+    preempted_at: int | None = None
+    """When it was last stopped for another job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +115,17 @@ class SchedulingRunner:
     headroom: Resources = field(default_factory=Resources)
     reserved: Resources = field(default_factory=Resources)
     pressure: ResourcePressure = ResourcePressure.NORMAL
+    degraded: bool = False
+    """It works, but says itself that something is wrong with it (RUN-013)."""
+    location: Location = SOMEWHERE
+    holdings: Holdings = NOTHING_HELD
+    """What it need not fetch, as far as it said (SCO-009)."""
+    holdings_digest: str = ""
+    penalty: int = 0
+    """For losses and failures of its own, as of `penalty_at`; it decays (SCO-014)."""
+    penalty_at: int = 0
+    reported_at: int = 0
+    """When its capability report came (ELG-029)."""
 
     @property
     def allocatable(self) -> Resources:
@@ -115,6 +153,11 @@ class Snapshot:
     """By id, with what they have used; one that is missing has no limits and a weight of one."""
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Exclusivity keys that are held, each with the name of the job that holds it."""
+    held_room: tuple[HeldRoom, ...] = ()
+    """Room that is kept for single jobs."""
+    running: tuple[RunningJob, ...] = ()
+    """Jobs that could be stopped for others; empty while policy forbids that."""
+    readings: Readings = field(default_factory=Readings)
     damaged: Mapping[str, str] = field(default_factory=dict[str, str])
     """Waiting jobs whose rows cannot be read, each with the reason; they are never placed."""
 
@@ -128,6 +171,9 @@ class Snapshot:
             sorted(_runner_line(runner) for runner in self.runners),
             sorted(_scope_line(scope) for scope in self.scopes.values()),
             sorted(self.keys.items()),
+            sorted(_hold_line(hold) for hold in self.held_room),
+            sorted(_running_line(one) for one in self.running),
+            list(astuple(self.readings)),
         ]
         canonical = json.dumps(content, separators=(",", ":"))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
@@ -145,6 +191,7 @@ def _job_line(job: SchedulingJob) -> list[object]:
         sorted(job.refused_by.items()),
         job.scopes,
         job.adjustment,
+        [job.lasts, job.has_inputs],
         _wishes_line(job.wishes),
     ]
 
@@ -165,6 +212,17 @@ def _scope_line(scope: SchedulingScope) -> list[object]:
     ]
 
 
+def _hold_line(hold: HeldRoom) -> list[object]:
+    where = [hold.job_id, hold.kind, hold.partition, hold.runner_id]
+    return [*where, _amounts(hold.room), hold.since, hold.deadline]
+
+
+def _running_line(one: RunningJob) -> list[object]:
+    urgency = [one.priority, one.preemption, one.since, one.attempts_made]
+    stopped = [one.is_uploading, one.is_stopping, one.preempted_at or 0]
+    return [one.lease_id, one.job_id, one.runner_id, _amounts(one.resources), *urgency, *stopped]
+
+
 def _runner_line(runner: SchedulingRunner) -> list[object]:
     """List what decides about a runner; its digest stands for its capabilities."""
     return [
@@ -178,6 +236,11 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         _amounts(runner.allocatable),
         _amounts(runner.reserved),
         runner.pressure,
+        runner.degraded,
+        [runner.location.host, runner.location.site, runner.location.region],
+        runner.holdings_digest,
+        [runner.penalty, runner.penalty_at],
+        runner.reported_at,
     ]
 
 

@@ -129,6 +129,8 @@ def _job_row(
         "eligible_at": now if state is JobState.ELIGIBLE else None,
         "finished_at": now if state is JobState.SUCCEEDED else None,
         "wishes": codec.encode(spec.wishes),
+        "lasts_ms": spec.timeouts.preparation + spec.timeouts.execution + spec.timeouts.upload,
+        "has_inputs": int(birth.source_digest is not None or bool(spec.needs)),
         "scheduling_class": spec.wishes.scheduling_class,
     }
 

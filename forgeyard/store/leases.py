@@ -38,7 +38,7 @@ from forgeyard.model.transitions import (
     RunState,
 )
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import changes, codec, fence, jobs, lapse, phases, specs, tables
+from forgeyard.store import changes, codec, fence, jobs, lapse, penalties, phases, specs, tables
 from forgeyard.store.changes import LEASE, RUN, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held, end_attempt, end_offer
@@ -144,6 +144,17 @@ def reject(
     jobs.give_back(connection, held.run, held.job, reason=reason, now=now)
     changes.wake(connection, held.job["partition"], reason="an offer was turned down")
     return Done()
+
+
+def run_of(connection: sa.Connection, lease_id: str) -> str:
+    """Tell to which run a lease belongs; nothing if there is none."""
+    table, jobs = tables.leases, tables.jobs
+    query = (
+        sa.select(jobs.c.run_id)
+        .join(table, table.c.job_id == jobs.c.job_id)
+        .where(table.c.lease_id == lease_id)
+    )
+    return str(connection.execute(query).scalar_one_or_none() or "")
 
 
 def renew(connection: sa.Connection, message: Renew, *, policy: LeasePolicy) -> RenewAnswer:
@@ -285,6 +296,7 @@ def _end(
     blame = message.failure_class or _CLASSES.get(message.outcome)
     if message.outcome is Outcome.SUCCEEDED:
         blame = None
+    penalties.blame(connection, held.lease["runner_id"], blame, now=now, policy=policy)
     return end_attempt(
         connection,
         held,

@@ -7,20 +7,24 @@ nobody, neither in it nor beside it.
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 import sqlalchemy as sa
 
 from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import JobSpec, Priority
-from forgeyard.model.policy import SchedulingPolicy
-from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.location import Location
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, digest_of
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.order import BASE, class_adjustment
+from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import keys, scopes, tables, wishes
+from forgeyard.store import holds, keys, phases, preemption, readings, scopes, tables, wishes
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -37,16 +41,21 @@ def load(
     now = database_now(connection)
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
-    jobs, damaged = _jobs(rows, refusals, now=now)
+    jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
+    runners, waiting = _runners(connection), int(rows[0]["waiting"]) if rows else 0
+    preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=_runners(connection),
-        waiting=int(rows[0]["waiting"]) if rows else 0,
+        runners=runners,
+        waiting=waiting,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
+        held_room=holds.load(connection, now=now),
+        running=preemption.running(connection) if preempts else (),
+        readings=readings.read(connection, runners, waiting=waiting, began=now),
     )
 
 
@@ -69,7 +78,8 @@ def load_with(
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
         wanted = decode(JobSpec, row["spec"]).requires
-        found = _job({**row, "eligible_at": since}, wanted, refusals, now=now)
+        since_then = {**row, "eligible_at": since}
+        found = _job(since_then, wanted, refusals, policy.lease, now=now)
     return found, snapshot
 
 
@@ -158,7 +168,11 @@ def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[st
 
 
 def _jobs(
-    rows: Sequence[Row], refusals: Mapping[str, Mapping[str, str]], *, now: int
+    rows: Sequence[Row],
+    refusals: Mapping[str, Mapping[str, str]],
+    policy: LeasePolicy,
+    *,
+    now: int,
 ) -> tuple[tuple[SchedulingJob, ...], dict[str, str]]:
     """Decode rows; jobs of one requirement class share what is decoded once.
 
@@ -172,14 +186,20 @@ def _jobs(
         try:
             if kind not in known:
                 known[kind] = decode(JobSpec, row["spec"]).requires
-            jobs.append(_job(row, known[kind], refusals.get(job_id, {}), now=now))
+            refused_by = refusals.get(job_id, {})
+            jobs.append(_job(row, known[kind], refused_by, policy, now=now))
         except (Corrupt, ValueError) as error:
             damaged[job_id] = str(error)
     return tuple(jobs), damaged
 
 
 def _job(
-    row: Row, requirements: Requirements, refused_by: Mapping[str, str], *, now: int
+    row: Row,
+    requirements: Requirements,
+    refused_by: Mapping[str, str],
+    policy: LeasePolicy,
+    *,
+    now: int,
 ) -> SchedulingJob:
     return SchedulingJob(
         job_id=row["job_id"],
@@ -198,6 +218,8 @@ def _job(
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
         adjustment=row["adjustment"],
+        lasts=phases.at_most(row, policy),
+        has_inputs=bool(row["has_inputs"]),
         wishes=wishes.read(row["wishes"]),
     )
 
@@ -223,6 +245,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
+    holdings, holdings_digest = _holdings(row["holdings"])
     return SchedulingRunner(
         runner_id=row["runner_id"],
         name=row["name"],
@@ -237,7 +260,31 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         headroom=_resources(row, "headroom_"),
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
+        degraded=row["health"] == RunnerHealth.DEGRADED,
+        location=_location(row["location"]),
+        holdings=holdings,
+        holdings_digest=holdings_digest,
+        penalty=row["penalty"],
+        penalty_at=row["penalty_at"],
+        reported_at=row["reported_at"],
     )
+
+
+@lru_cache(maxsize=2**14)
+def _holdings(text: str | None) -> tuple[Holdings, str]:
+    """Read and name what a runner holds, once for each report; an unreadable one is no hint."""
+    if text is None:
+        return NOTHING_HELD, ""
+    try:
+        return decode(Holdings, text), digest_of(text)
+    except Corrupt as error:
+        logger.warning("holdings are passed over: %s", error)
+        return NOTHING_HELD, ""
+
+
+@lru_cache(maxsize=2**14)
+def _location(text: str) -> Location:
+    return decode(Location, text)
 
 
 def _resources(row: Row, prefix: str) -> Resources:
