@@ -73,7 +73,7 @@ def test_all_commands_of_the_issue_are_there() -> None:
         *(f"scope {name}" for name in ("list", "create", "set", "pause", "resume")),
         "job reprioritise",
     }
-    assert have == wanted
+    assert wanted <= have
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
