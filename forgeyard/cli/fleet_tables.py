@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from forgeyard.cli import output
+from forgeyard.cli.runner_shapes import Runner
 from forgeyard.cli.scheduler_shapes import CapacityGroup
-from forgeyard.cli.shapes import Amounts, Runner
+from forgeyard.cli.shapes import Amounts
 from forgeyard.cli.watching import now_ms
 
 POOL_COLUMNS: Final = (

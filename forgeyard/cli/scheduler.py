@@ -17,6 +17,7 @@ from forgeyard.cli.fleet_tables import (
     runner_rows,
 )
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
+from forgeyard.cli.runner_shapes import Runner
 from forgeyard.cli.scheduler_shapes import (
     CapacityByPool,
     Checkup,
@@ -29,7 +30,6 @@ from forgeyard.cli.shapes import (
     Explanation,
     Queue,
     Run,
-    Runner,
     Verdict,
 )
 from forgeyard.cli.submitting import whoami
