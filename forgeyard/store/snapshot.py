@@ -272,7 +272,7 @@ def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) 
     )
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**13)
 def _holdings(text: str | None) -> tuple[Holdings, str]:
     """Read and name what a runner holds, once for each report; an unreadable one is no hint."""
     if text is None:
