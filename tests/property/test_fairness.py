@@ -60,6 +60,26 @@ def in_queue(job: SchedulingJob, path: Path) -> SchedulingJob:
     )
 
 
+def test_rows_that_disagree_about_the_parent_of_a_scope_stop_nobody() -> None:
+    """A tenant, an organization and a queue stand in two places, as damage could leave them."""
+    hits: Counter[str] = Counter()
+    for seed in range(40):
+        rng = Random(seed)
+        paths: list[Path] = [
+            (rng.choice(("t1", "t2")), rng.choice(("o1", "o2")), "p", rng.choice(("q1", "q2")))
+            for _ in range(12)
+        ]
+        jobs = [in_queue(a_job(f"{n}"), path) for n, path in enumerate(paths)]
+        seen = a_snapshot(jobs, [])
+        fast, naive = FairQueue(seen, POLICY), NaiveTurns(seen, POLICY)
+        for mine, theirs in zip(fast, naive, strict=True):
+            assert mine.job_id == theirs.job_id, f"seed {seed}"
+            fast.charge(mine)
+            naive.charge(theirs)
+            hits["turns"] += 1
+    demand_hits(hits, "turns")
+
+
 def some_service(rng: Random) -> object:
     return replace(
         amounts(cpu=rng.choice((50, 500, 1_000, 4_000))),
