@@ -13,6 +13,7 @@ from annotated_types import Ge, Le, MaxLen
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
 from forgeyard.model.job import FailureClass, JobSpec
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.run import GitSource
 from forgeyard.model.runner import RejectReason, ResourcePressure
 from forgeyard.model.units import LARGEST, Millis, Resources
@@ -37,6 +38,8 @@ class Register:
     total: Resources
     headroom: Resources
     """Kept back for the system and the agent itself; allocatable = total - headroom."""
+    location: Location = SOMEWHERE
+    """Not a capability, for it alone differs between machines that are otherwise alike."""
     protocol_version: int = PROTOCOL_VERSION
 
 

@@ -22,12 +22,14 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
+from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import changes, codec, fence, liveness, repair, tables
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
+from forgeyard.store.penalties import penalise
 from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
@@ -75,6 +77,10 @@ def register(
         suspect=0,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
+        health=RunnerHealth.HEALTHY.value,
+        health_reason=None,
+        reported_at=now,
+        changed_at=now,
         **_described(message),
         **repair.recount(connection, runner_id),
     )
@@ -160,6 +166,7 @@ def _described(message: Register) -> dict[str, object]:
         "trust": message.capabilities.trust.value,
         "capabilities": capabilities,
         "capability_digest": report_digest(capabilities),
+        "location": codec.encode(message.location),
         **_amounts("total", message.total),
         **_amounts("headroom", message.headroom),
     }
@@ -279,7 +286,7 @@ def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy)
         .limit(LOSSES_PER_CALL)
     )
     return sum(
-        _lose(connection, runner_id, session_id, limit=limit, now=now)
+        _lose(connection, runner_id, session_id, now=now, policy=policy)
         for runner_id, session_id in sorted(
             (row.runner_id, row.session_id) for row in connection.execute(query)
         )
@@ -287,15 +294,22 @@ def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy)
 
 
 def _lose(
-    connection: sa.Connection, runner_id: str, session_id: str, *, limit: int, now: int
+    connection: sa.Connection,
+    runner_id: str,
+    session_id: str,
+    *,
+    now: int,
+    policy: SchedulingPolicy,
 ) -> int:
     runner = lock_runner(connection, runner_id)
+    limit = now - policy.lease.session_silence
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
     reason = "its agent was silent for too long"
     lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
-        offline = RunnerState.OFFLINE
+        offline, lease = RunnerState.OFFLINE, policy.lease
+        penalise(connection, runner_id, points=DISCONNECT, now=now, policy=lease)
         _change(connection, runner, offline, reason=reason, now=now, session_id=None)
     return int(lost)
 
