@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.diagnose import Diagnosis, diagnose, gated
-from forgeyard.scheduler.eligibility import is_eligible
+from forgeyard.scheduler.eligibility import can_ever_run, is_eligible
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.order import sort_key
 from forgeyard.scheduler.place import Decision
@@ -32,6 +32,8 @@ class NaivePlanner:
     held: list[tuple[SchedulingJob, Gate]] = field(default_factory=list[tuple[SchedulingJob, Gate]])
     lent: int = 0
     """Jobs beyond their quota that got what nobody else could use."""
+    spilled: int = 0
+    """Jobs that got what the owner of a reserved pool left idle."""
     ties: int = 0
     """Decisions between runners of one score."""
     stale: int = 0
@@ -72,6 +74,28 @@ class NaivePlanner:
             elif self._decide(job, sorted(self._rank(job, self.free))):
                 self.lent += 1
                 gates.admit(job)
+        self._spill(gates)
+
+    def _spill(self, gates: Gates) -> None:
+        """Give what is left of kept pools to others, unless their owner waits for it."""
+        pools = {it.pool.pool_id: it.pool for it in self.snapshot.runners if it.pool.spillover}
+        lent = frozenset(
+            name
+            for name, pool in pools.items()
+            if not any(
+                pool.owner_id in job.scopes and runner.pool == pool and can_ever_run(job, runner)
+                for job in self.blocked
+                for runner in self.snapshot.runners
+            )
+        )
+        blocked, self.blocked = self.blocked, []
+        for job in blocked:
+            full = len(self.decisions) >= self.policy.batch
+            if full or gates.against_bursting(job) is not None:
+                self.blocked.append(job)
+            elif self._decide(job, sorted(self._rank(job, self.free, lent=lent))):
+                self.spilled += 1
+                gates.admit(job)
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
@@ -80,11 +104,17 @@ class NaivePlanner:
             *(gated(job, gate) for job, gate in self.held),
         )
 
-    def _rank(self, job: SchedulingJob, free: dict[str, Resources]) -> Ranked:
+    def _rank(
+        self,
+        job: SchedulingJob,
+        free: dict[str, Resources],
+        *,
+        lent: frozenset[str] = frozenset(),
+    ) -> Ranked:
         return [
             (-self._score(job, runner, left), tie_break(job.job_id, name), name)
             for name, runner in self._runners.items()
-            if is_eligible(job, runner, free=(left := free[name]))
+            if is_eligible(job, runner, free=(left := free[name]), lent=lent)
         ]
 
     def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:

@@ -27,8 +27,12 @@ _EMPTY = (
     "; ".join(
         f"DELETE FROM {table.name}"
         for table in reversed(tables.metadata.sorted_tables)
-        if table is not tables.scopes
+        if table not in (tables.scopes, tables.pools)
     ),
+    "DELETE FROM pools WHERE pool_id <> 'pol_default'",
+    "DELETE FROM scopes WHERE level = 3 AND scope_id <> 'pol_default'",
+    "UPDATE pools SET version = 1, owner_id = NULL, trust = NULL, sharing = 'shared',"
+    " spillover = 0, state = 'open', reason = NULL",
 )
 
 

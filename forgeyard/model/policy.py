@@ -1,4 +1,4 @@
-"""Every number an operator may turn, in one versioned document (MOD-004, MOD-005).
+"""Every number an operator may turn and every rule, in one versioned document (MOD-004, MOD-005).
 
 Durations are milliseconds. What stands beside a number is for `policy_document`, which holds a
 document from outside to it; code and tests may build any policy they like.
@@ -9,6 +9,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
+from annotated_types import MaxLen
+
+from forgeyard.model.rules import BUILT_IN_RULES, MAX_RULES, PolicyRule, Words
 from forgeyard.model.units import Millis
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -87,6 +90,18 @@ class ScoreWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessPolicy:
+    """How old a capability report may be (ELG-029)."""
+
+    general: Annotated[
+        Millis, Setting(0, 365 * DAY, "a runner with an older report gets no work; 0s: any age")
+    ] = Millis(0)
+    sensitive: Annotated[
+        Millis, Setting(0, 365 * DAY, "the same for deploy, signing and restricted trust; 0s: any")
+    ] = Millis(30 * DAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
@@ -101,9 +116,17 @@ class SchedulingPolicy:
     aging_limit: Annotated[
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
+    maintenance_lead: Annotated[
+        Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
+    ] = Millis(DAY)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
+    staleness: StalenessPolicy = field(default_factory=StalenessPolicy)
+    nameable_pools: Words = ()
+    """The pools that a run file may name; `*` is any (ELG-030)."""
+    rules: Annotated[tuple[PolicyRule, ...], MaxLen(MAX_RULES)] = BUILT_IN_RULES
+    """What jobs must have whatever their authors say; those written replace the built-in ones."""
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""

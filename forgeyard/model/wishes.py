@@ -11,6 +11,7 @@ from typing import Annotated
 from annotated_types import MaxLen
 
 from forgeyard.model.equipment import Word
+from forgeyard.model.units import Millis
 
 MAX_KEYS = 16
 Keys = Annotated[tuple[Word, ...], MaxLen(MAX_KEYS)]
@@ -33,6 +34,19 @@ class Preemptibility(StrEnum):
     RESTARTABLE = "restartable"
 
 
+class Purpose(StrEnum):
+    """What a job is for, which decides what policy asks of its runner (DEV-011)."""
+
+    BUILD = "build"
+    TEST = "test"
+    DEPLOY = "deploy"
+    SIGNING = "signing"
+
+
+CRITICAL_PURPOSES = frozenset({Purpose.DEPLOY, Purpose.SIGNING})
+"""What harms others when it runs in the wrong place."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """Everything of this sort that a job says."""
@@ -42,3 +56,6 @@ class Wishes:
     keys: Keys = ()
     """Exclusivity keys: no two jobs that share one run at once."""
     preemption: Preemptibility = Preemptibility.NEVER
+    purpose: Purpose = Purpose.BUILD
+    execution_timeout: Millis = Millis(3_600_000)
+    """How long an attempt may run: the job's own timeout, repeated where the scheduler reads."""

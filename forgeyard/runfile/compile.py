@@ -31,6 +31,7 @@ from forgeyard.model.units import (
     parse_cpu,
     parse_duration,
 )
+from forgeyard.model.wishes import Wishes
 from forgeyard.runfile.complaint import complain, shown
 from forgeyard.runfile.matrix import expand
 from forgeyard.runfile.requires import MOST_BYTES, compile_requires, unique, within
@@ -122,6 +123,7 @@ def _job(
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
+        wishes=Wishes(purpose=part.purpose),
     )
 
 

@@ -18,6 +18,7 @@ from forgeyard.model.units import Resources
 from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
 from forgeyard.scheduler.score import BEST, hash64
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.standing import NOBODY
 
 Scores = npt.NDArray[np.int16]
 NONE = -1
@@ -46,15 +47,20 @@ class Board:
         self._policy = policy
         self._changed: list[int] = []
         self._rows: dict[object, _Row] = {}
-        self._known: dict[tuple[int, Resources], _Row] = {}
+        self._known: dict[tuple[object, ...], _Row] = {}
 
     def free(self) -> Mapping[str, Resources]:
         """Tell what every runner has left."""
         return self.columns.left()
 
-    def place(self, job: SchedulingJob) -> tuple[tuple[str, int], ...]:
-        """Give a job room on the best runner there is; tell who else may take it, best first."""
-        ranked = self._ranked(job, 1 + self._policy.candidates)
+    def place(
+        self, job: SchedulingJob, *, lent: frozenset[str] = NOBODY
+    ) -> tuple[tuple[str, int], ...]:
+        """Give a job room on the best runner there is; tell who else may take it, best first.
+
+        `lent` are pools that are kept for owners who have no use for them.
+        """
+        ranked = self._ranked(job, 1 + self._policy.candidates, lent)
         if ranked:
             winner, _ = ranked[0]
             self.columns.take(winner, job.resources)
@@ -63,14 +69,16 @@ class Board:
 
     def ranking(self, job: SchedulingJob, length: int) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        return self._named(self._ranked(job, length))
+        return self._named(self._ranked(job, length, NOBODY))
 
     def _named(self, ranked: Iterable[tuple[int, int]]) -> tuple[tuple[str, int], ...]:
         runners = self.columns.runners
         return tuple((runners[place].runner_id, points) for place, points in ranked)
 
-    def _ranked(self, job: SchedulingJob, length: int) -> list[tuple[int, int]]:
-        row = self._row(job)
+    def _ranked(
+        self, job: SchedulingJob, length: int, lent: frozenset[str]
+    ) -> list[tuple[int, int]]:
+        row = self._row(job, lent)
         self._catch_up(row)
         if not row.fitting:
             return []
@@ -82,25 +90,26 @@ class Board:
 
     def kind_of(self, job: SchedulingJob) -> int:
         """Number the kinds of job: those of one kind want the same things."""
-        return self._row(job).kind
+        return self._row(job, NOBODY).kind
 
-    def _row(self, job: SchedulingJob) -> _Row:
+    def _row(self, job: SchedulingJob, lent: frozenset[str]) -> _Row:
         """Find the row of a job's kind; jobs often share the very object of their requirements."""
-        known = (id(job.requirements), job.resources)
+        stands = self.columns.standing_towards(job, lent)
+        known = (id(job.requirements), job.resources, stands)
         row = self._known.get(known)
         if row is not None:
             return row
-        kind = kind_of(job)
+        kind = (*kind_of(job), stands)
         if kind not in self._rows:
-            self._rows[kind] = self._new_row(job)
+            self._rows[kind] = self._new_row(job, lent)
         row = self._rows[kind]
         if row.requirements is job.requirements:
             self._known[known] = row
         return row
 
-    def _new_row(self, job: SchedulingJob) -> _Row:
+    def _new_row(self, job: SchedulingJob, lent: frozenset[str]) -> _Row:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
-        able = columns.takes_work & columns.satisfying(job.requirements)
+        able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, lent)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
         scores[places] = self._scores(wanted, places)
@@ -155,6 +164,8 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.trust,
         wanted.agent_version,
         wanted.equipment,
+        wanted.pools,
+        wanted.regions,
         job.resources,
     )
 

@@ -6,14 +6,17 @@ gone for the jobs behind it. The same code plans and explains.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
+from forgeyard.scheduler.lending import idle_pools
 from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+from forgeyard.scheduler.standing import NOBODY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +40,7 @@ class Plan:
     runners: int
     """Runners that were looked at."""
     capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The capability digest by which each runner was judged; another one voids the judgement."""
+    """The capabilities and the pool by which each runner was judged; others void the judgement."""
 
 
 def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
@@ -57,7 +60,7 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
         capabilities=dict(
-            sorted((runner.runner_id, runner.capability_digest) for runner in snapshot.runners)
+            sorted((runner.runner_id, runner.fingerprint) for runner in snapshot.runners)
         ),
     )
 
@@ -97,8 +100,22 @@ class Cycle:
             else:
                 self.held.append((job, gate))
 
-    def _place(self, job: SchedulingJob) -> None:
-        candidates = self.board.place(job)
+        self._spill()
+
+    def _spill(self) -> None:
+        """Let jobs that found nothing have what the owners of reserved pools leave idle."""
+        lent = idle_pools(self.board.columns, self.blocked)
+        if not lent:
+            return
+        blocked, self.blocked = self.blocked, []
+        for job in blocked:
+            if self.is_full or self.gates.against_bursting(job) is not None:
+                self.blocked.append(job)
+            else:
+                self._place(job, lent=lent)
+
+    def _place(self, job: SchedulingJob, *, lent: frozenset[str] = NOBODY) -> None:
+        candidates = self.board.place(job, lent=lent)
         if not candidates:
             self.blocked.append(job)
             return
@@ -113,7 +130,8 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     found: list[Diagnosis] = []
     census = Census(board.columns)
     for job in blocked:
-        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())))
+        refusals, asked = tuple(sorted(job.refused_by.items())), job.requirements.origins
+        key = (board.kind_of(job), refusals, tuple(sorted(asked.items(), key=itemgetter(0))))
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))

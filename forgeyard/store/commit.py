@@ -27,7 +27,8 @@ from forgeyard.scheduler.grant import (
     grant,
     refuse_all,
 )
-from forgeyard.store import bulk, grants, keys, policies, scopes, tables, wishes
+from forgeyard.scheduler.standing import fingerprint
+from forgeyard.store import bulk, grants, keys, policies, pools, scopes, tables, wishes
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
@@ -62,13 +63,16 @@ def commit_cycle(
     planned = _planned(connection, cycle_id)
     if cycle["committed_at"] is not None:
         return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
-    scoped = scopes.lock(connection, {row[name] for row in planned for name in scopes.PATH})
+    places = pools.of_runners(connection, _candidates(planned))
+    paths = {row[name] for row in planned for name in scopes.PATH}
+    scoped = scopes.lock(connection, paths | places)
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
-    requests = [_request(row, runners) for row in planned]
+    versions = pools.versions(connection, places)
+    requests = [_request(row, runners, versions) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
         answers = grant(requests, _job_standings(jobs), _runner_standings(runners), gates=gates)
@@ -83,6 +87,7 @@ def commit_cycle(
             score=answer.score,
             scopes=_path(row),
             keys=row["wishes"].keys,
+            purpose=row["wishes"].purpose,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
@@ -172,26 +177,30 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
 
 def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
     """Lock every candidate, so that a full one can be replaced by the next."""
-    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
     columns = [column for column in _runners.c if column.name != "capabilities"]
     query = (
         sa.select(*columns)
-        .where(bulk.among(connection, _runners.c.runner_id, candidates))
+        .where(bulk.among(connection, _runners.c.runner_id, _candidates(planned)))
         .order_by(_runners.c.runner_id)
         .with_for_update()
     )
     return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
 
 
-def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
+def _candidates(planned: Sequence[Row]) -> set[str]:
+    return {runner_id for row in planned for runner_id, *_ in row["candidates"]}
+
+
+def _request(row: Row, runners: Mapping[str, Row], versions: Mapping[str, int]) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
-    One that registered with other capabilities or another trust since may break a requirement.
+    One that registered with other capabilities or another trust since, or whose pool is another or
+    was changed, may break a requirement.
     """
     candidates = tuple(
         (runner_id, score)
         for runner_id, score, judged in row["candidates"]
-        if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
+        if runner_id in runners and judged in (None, _fingerprint(runners[runner_id], versions))
     )
     return GrantRequest(
         job_id=row["job_id"],
@@ -201,6 +210,11 @@ def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
         scopes=_path(row),
         keys=row["wishes"].keys,
     )
+
+
+def _fingerprint(runner: Row, versions: Mapping[str, int]) -> str:
+    pool_id = runner["pool_id"]
+    return fingerprint(runner["capability_digest"], pool_id, versions.get(pool_id, 0))
 
 
 def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from forgeyard.store import changes, tables
 
 FLEET: Final = "fleet"
-"""Grows when what could never run might run now: a runner, a pool or the policy is another."""
+"""Grows when what could never run might run now: a runner registered, or a pool changed."""
 _generations = tables.generations
 
 

@@ -26,7 +26,7 @@ from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import changes, codec, fence, liveness, repair, tables
+from forgeyard.store import changes, codec, fence, generations, liveness, repair, tables
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
@@ -36,6 +36,8 @@ from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases,
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
 LOSSES_PER_CALL = 50
+DECLARABLE = (RunnerState.UNHEALTHY, RunnerState.ONLINE)
+"""What an operator may say of a runner that its agent cannot know."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _STATES = {
     ResourcePressure.CRITICAL: RunnerState.UNHEALTHY,
@@ -66,7 +68,7 @@ def register(
         )
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
     session_id = _open_session(connection, runner_id, now=now, rng=rng)
-    state = RunnerState.DRAINING if runner["drain_requested"] else RunnerState.ONLINE
+    state = _wanted(runner) or RunnerState.ONLINE
     _change(
         connection,
         runner,
@@ -84,6 +86,7 @@ def register(
         **_described(message),
         **repair.recount(connection, runner_id),
     )
+    generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
     return Registered(
         runner_id=RunnerId(runner_id),
@@ -167,6 +170,7 @@ def _described(message: Register) -> dict[str, object]:
         "capabilities": capabilities,
         "capability_digest": report_digest(capabilities),
         "location": codec.encode(message.location),
+        "pool_wish": message.pool,
         **_amounts("total", message.total),
         **_amounts("headroom", message.headroom),
     }
@@ -231,9 +235,19 @@ def _lock_open(connection: sa.Connection, session_id: str) -> Row:
 
 
 def _state(runner: Row, message: Heartbeat) -> RunnerState:
-    if runner["drain_requested"] or message.draining:
+    wanted = _wanted(runner)
+    if wanted is not None:
+        return wanted
+    if message.draining:
         return RunnerState.DRAINING
     return _STATES.get(message.pressure, RunnerState.ONLINE)
+
+
+def _wanted(runner: Row) -> RunnerState | None:
+    """Tell the state that an operator wants, whatever the agent says."""
+    if runner["drain_requested"]:
+        return RunnerState.DRAINING
+    return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
 
 
 def _not_held(
@@ -350,9 +364,10 @@ def undrain(
     """
     runner = lock_runner(connection, id_of(connection, name_or_id))
     now = database_now(connection)
-    draining = runner["state"] == RunnerState.DRAINING
-    state = RunnerState.ONLINE if draining else RunnerState(runner["state"])
     wish = {"drain_requested": 0, "drain_reason": None}
+    draining = runner["state"] == RunnerState.DRAINING
+    rest = _wanted({**runner, **wish}) or RunnerState.ONLINE
+    state = rest if draining else RunnerState(runner["state"])
     changed = _change(connection, runner, state, reason=f"undrained: {reason}", now=now, **wish)
     changes.audit(
         connection,
@@ -364,6 +379,51 @@ def undrain(
         now=now,
     )
     changes.wake_all_waiting(connection, reason=f"runner {runner['name']} takes work again")
+    return changed
+
+
+def declare(
+    connection: sa.Connection,
+    name_or_id: str,
+    state: RunnerState,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+) -> Row:
+    """Take a runner for unhealthy whatever its agent says, until it is declared online again.
+
+    Raises:
+        InvalidRequest: it is neither of the two.
+        NotFound: no runner has this name or id.
+    """
+    if state not in DECLARABLE:
+        raise InvalidRequest(
+            f"nobody can declare a runner {state}",
+            field="state",
+            value=state,
+            allowed=" or ".join(DECLARABLE),
+        )
+    runner = lock_runner(connection, id_of(connection, name_or_id))
+    now = database_now(connection)
+    unhealthy = int(state is RunnerState.UNHEALTHY)
+    wish = {"declared_unhealthy": unhealthy, "declared_reason": reason if unhealthy else None}
+    after = _wanted({**runner, **wish}) or RunnerState.ONLINE
+    if runner["session_id"] is None:
+        after = RunnerState.OFFLINE
+    changed = _change(
+        connection, runner, after, reason=f"declared {state}: {reason}", now=now, **wish
+    )
+    changes.audit(
+        connection,
+        actor=actor,
+        channel=channel,
+        action="runner.set_state",
+        target=runner["runner_id"],
+        detail=f"{state}: {reason}",
+        now=now,
+    )
+    changes.wake_all_waiting(connection, reason=f"runner {runner['name']} was declared {state}")
     return changed
 
 

@@ -22,7 +22,8 @@ from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import keys, scopes, tables, wishes
+from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
+from forgeyard.store import keys, pools, scopes, tables, wishes
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -45,7 +46,7 @@ def load(
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=_runners(connection),
+        runners=_runners(connection, policy, now=now),
         waiting=int(rows[0]["waiting"]) if rows else 0,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
@@ -196,7 +197,9 @@ def _job(
     )
 
 
-def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
+def _runners(
+    connection: sa.Connection, policy: SchedulingPolicy, *, now: int
+) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
@@ -204,16 +207,20 @@ def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
     runners = tables.runners
     rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
+    places = pools.load(connection, policy, now=now)
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
-            found.append(_runner(dict(row), known))
-        except (Corrupt, ValueError) as error:
+            age = freshness(row["reported_at"], now, policy.staleness)
+            found.append(_runner(dict(row), known, pool=places[row["pool_id"]], age=age))
+        except (Corrupt, ValueError, KeyError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
-def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
+def _runner(
+    row: Row, known: dict[str, Capabilities], *, pool: SchedulingPool, age: Freshness
+) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
@@ -224,7 +231,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         session_id=row["session_id"],
         state=RunnerState(row["state"]),
         suspect=bool(row["suspect"]),
-        pool_id=row["pool_id"],
+        pool=pool,
         trust=TrustClass(row["trust"]),
         capabilities=known[reported],
         capability_digest=row["capability_digest"],
@@ -239,6 +246,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         penalty=row["penalty"],
         penalty_at=row["penalty_at"],
         reported_at=row["reported_at"],
+        freshness=age,
     )
 
 

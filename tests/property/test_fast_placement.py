@@ -9,13 +9,13 @@ import pytest
 from benchmarks.naive import NaivePlanner
 from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.model.wishes import Wishes
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from tests.places import naive_lasting, naive_passing, placeable, placed, some_pool
 from tests.scheduling import NOW
 from tests.tree import Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
@@ -33,8 +33,11 @@ def a_crowd(seed: int) -> Snapshot:
         replace(rng.choice(models), runner_id=f"rnr_{place}", name=f"runner-{place // 2}")
         for place in range(rng.randint(0, 24))
     )
-    kinds = [some_job(rng, place) for place in range(6)]
+    kinds = [placeable(rng, some_job(rng, place)) for place in range(6)]
     scopes, paths = some_tree(rng)
+    owners = [scope_id for path in paths for scope_id in path]
+    pools = [some_pool(rng, place, owners) for place in range(4)]
+    runners = tuple(placed(rng, runner, rng.choice(pools)) for runner in runners)
     jobs = tuple(
         _owned(rng, _asked(rng, some_job(rng, place), rng.choice(kinds), runners), paths)
         for place in range(rng.randint(1, 30))
@@ -61,7 +64,7 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         project_id=project,
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
-        wishes=Wishes(keys=keys),
+        wishes=replace(placeable(rng, job).wishes, keys=keys),
     )
 
 
@@ -125,6 +128,12 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["decisions"] += len(made.decisions)
         hits["held at a gate"] += len(naive.held)
         hits["lent beyond a quota"] += naive.lent
+        hits["lent by the owner of a pool"] += naive.spilled
+        hits["kept from a pool"] += sum(
+            naive_passing(job, runner) or naive_lasting(job, runner)
+            for job in world.jobs
+            for runner in world.runners
+        )
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale
