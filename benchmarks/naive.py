@@ -34,6 +34,8 @@ class NaivePlanner:
     """Jobs beyond their quota that got what nobody else could use."""
     spilled: int = 0
     """Jobs that got what the owner of a reserved pool left idle."""
+    used_a_hold: int = 0
+    """Jobs on runners where room was held, for them or for others."""
     ties: int = 0
     """Decisions between runners of one score."""
     stale: int = 0
@@ -43,6 +45,7 @@ class NaivePlanner:
         self._runners = {runner.runner_id: runner for runner in self.snapshot.runners}
         self._before = {name: runner.free for name, runner in self._runners.items()}
         self.free = dict(self._before)
+        self._holds = list(self.snapshot.held_room)
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
         """Place as many of the first jobs as fit; stale scores are counted where it is watched."""
@@ -100,9 +103,17 @@ class NaivePlanner:
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
         return (
-            *(diagnose(job, self.snapshot.runners, self.free) for job in self.blocked),
+            *(diagnose(job, self.snapshot.runners, self._open()) for job in self.blocked),
             *(gated(job, gate) for job, gate in self.held),
         )
+
+    def _open(self) -> dict[str, Resources]:
+        """Tell what is left for a job that may use no held room."""
+        free = dict(self.free)
+        for hold in self._holds:
+            if hold.runner_id in free:
+                free[hold.runner_id] = free[hold.runner_id].minus(hold.room)
+        return free
 
     def _rank(
         self,
@@ -111,11 +122,21 @@ class NaivePlanner:
         *,
         lent: frozenset[str] = frozenset(),
     ) -> Ranked:
+        usable = {name: self._usable(job, name, left) for name, left in free.items()}
         return [
-            (-self._score(job, runner, left), tie_break(job.job_id, name), name)
+            (-self._score(job, runner, usable[name]), tie_break(job.job_id, name), name)
             for name, runner in self._runners.items()
-            if is_eligible(job, runner, free=(left := free[name]), lent=lent)
+            if is_eligible(job, runner, free=usable[name], lent=lent)
         ]
+
+    def _usable(self, job: SchedulingJob, name: str, free: Resources) -> Resources:
+        """Leave alone what is held for others, unless the job is over before that is due."""
+        for hold in self._holds:
+            over_in_time = self.snapshot.taken_at + job.lasts <= hold.deadline
+            may = hold.job_id == job.job_id or (hold.kind == "backfill" and over_in_time)
+            if hold.runner_id == name and not may:
+                free = free.minus(hold.room)
+        return free
 
     def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:
         return score(job.resources, runner, left, self.policy.weights).total
@@ -128,6 +149,8 @@ class NaivePlanner:
         best = ranked[: 1 + self.policy.candidates]
         winner = best[0][2]
         self.free[winner] = self.free[winner].minus(job.resources)
+        self.used_a_hold += any(hold.runner_id == winner for hold in self._holds)
+        self._holds = [hold for hold in self._holds if hold.job_id != job.job_id]
         candidates = tuple((name, -minus) for minus, _, name in best)
         self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
         return True

@@ -54,18 +54,18 @@ def placeable(rng: Random, job: SchedulingJob) -> SchedulingJob:
         wanted = replace(wanted, regions=tuple(rng.sample(REGIONS, rng.randint(1, 2))))
     timeout = rng.choice((SHORT, SHORT, LONG, Millis(LONG * 2)))
     purpose = rng.choice(list(Purpose)) if rng.random() < 0.3 else Purpose.BUILD
-    wishes = replace(job.wishes, purpose=purpose, execution_timeout=timeout)
-    return replace(job, requirements=wanted, wishes=wishes)
+    wishes = replace(job.wishes, purpose=purpose)
+    return replace(job, requirements=wanted, wishes=wishes, lasts=timeout)
 
 
 def naive_passing(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Tell whether waiting could help where the runner stands."""
-    pool, timeout = runner.pool, job.wishes.execution_timeout
+    pool = runner.pool
     careful = job.wishes.purpose in ("deploy", "signing") or job.requirements.trust in (
         "signing_restricted",
         "confidential",
     )
-    closing = pool.closes_in is not None and pool.closes_in < timeout
+    closing = pool.closes_in is not None and pool.closes_in < max(job.lasts, 1)
     old = runner.freshness == "stale" or (careful and runner.freshness == "aged")
     return pool.draining or closing or old or (_foreign(job, pool) and pool.spillover)
 

@@ -14,8 +14,10 @@ from fastapi.routing import APIRoute
 from forgeyard import clock
 from forgeyard.api import (
     blobs,
+    checkup,
     health,
     logs,
+    metrics,
     outputs,
     policy,
     problems,
@@ -49,7 +51,8 @@ def assemble() -> FastAPI:
         "Submit runs and follow them.",
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, runners.router, policy.router),
+            *(scheduler.router, checkup.router, runners.router),
+            *(policy.router, metrics.router),
         ),
         open_routers=(health.router, runs.schema_router),
     )

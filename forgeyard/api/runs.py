@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from forgeyard import tracing
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.errors import TooLarge
 from forgeyard.model.run import RunSpec
@@ -16,7 +17,7 @@ from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
 from forgeyard.runfile.source import resolved
-from forgeyard.store import runs, views
+from forgeyard.store import readings, runs, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
 
@@ -95,10 +96,14 @@ def submit_run(
         body_digest=_digest(message),
         git=resolved(spec.git, digest=message.source_digest),
     )
-    with deps.change() as connection:
-        submitted = runs.submit(
-            connection, submission, policy=deps.policy(connection).lease, rng=deps.rng
-        )
+    with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
+        policy = deps.policy(connection)
+        submitted = runs.submit(connection, submission, policy=policy.lease, rng=deps.rng)
+        if submitted.created:
+            urgency = [job.priority for job in spec.jobs]
+            readings.refuse_when_deep(connection, deps.config.partition, urgency, policy.pressure)
+        span.of = submitted.run_id
+        span.note(run_id=submitted.run_id)
     if not submitted.created:
         response.status_code = HTTPStatus.OK
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"

@@ -51,8 +51,15 @@ def _standing_rows(runner: Runner) -> Iterator[Row]:
     yield "cost", an_hour, _known_by(known.get("cost_micros_per_hour"))
     more = " and more" if has.has_more else ""
     caches = "1 cache" if len(has.closures) == 1 else f"{len(has.closures)} caches"
+    yield "health", output.words(runner.health) + _because(runner.health_reason), ""
+    for said in runner.diagnostics:
+        yield "diagnostic", said, ""
     yield "penalty", f"{runner.penalty} points", ""
     yield "at hand", f"{has.objects} archives of {output.size(has.bytes)}{more}, {caches}", ""
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
 
 
 def _equipment_rows(runner: Runner) -> Iterator[Row]:

@@ -294,6 +294,17 @@ class Cycle:
     planned: int = 0
     granted: int | None = None
     created_at: int | None = None
+    pressure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Room on a runner that is kept for one job."""
+
+    job: str
+    runner: str
+    kind: str
+    due_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +319,43 @@ class SchedulerStatus:
     renewal_beat_ms: int | None = None
     renewal_gaps: int = 0
     last_cycle: Cycle | None = None
+    held: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that the doctor looked at."""
+
+    name: str
+    verdict: str
+    sentence: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What the doctor found."""
+
+    verdict: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A waiting job, and the runner that it would get."""
+
+    job: str
+    run_id: str
+    runner: str
+    score: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What the next cycle would do."""
+
+    waiting: int
+    placements: tuple[PlannedJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -428,6 +476,7 @@ class Runner:
     capability_digest: str = ""
     reported_at: int | None = None
     location: Location = field(default_factory=Location)
+    diagnostics: tuple[str, ...] = ()
     health: str = ""
     health_reason: str | None = None
     holdings: Holdings = field(default_factory=Holdings)

@@ -102,6 +102,53 @@ class StalenessPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPolicy:
+    """When a runner is kept for a job that small ones would overtake for ever (FAR-026)."""
+
+    after: Annotated[
+        Millis, Setting(0, DAY, "a job that waited for room this long has a runner kept for it")
+    ] = Millis(120_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionPolicy:
+    """Whether, and how far, running jobs are stopped for urgent ones (PRE-002, PRE-003)."""
+
+    enabled: Annotated[int, Setting(0, 1, "1: restartable jobs may be stopped for urgent ones")] = 0
+    least_gap: Annotated[
+        int, Setting(1, 400, "how much lower the base priority of a job must be to be stopped")
+    ] = 200
+    most_victims: Annotated[
+        int, Setting(1, 100, "how many jobs may be stopped for a single one")
+    ] = 4
+    per_cycle: Annotated[int, Setting(1, 100, "for how many jobs a cycle may clear a runner")] = 1
+    rest: Annotated[Millis, Setting(0, DAY, "a job that was stopped is left alone for so long")] = (
+        Millis(3_600_000)
+    )
+    patience: Annotated[
+        Millis, Setting(SECOND, DAY, "how long a cleared runner is kept for the urgent job")
+    ] = Millis(180_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressurePolicy:
+    """From where on the system counts as under pressure; twice as much is worse (BKP-005)."""
+
+    outbox_lag: Annotated[
+        Millis, Setting(100, HOUR, "events wait this long for Temporal: smaller batches")
+    ] = Millis(10_000)
+    store_latency: Annotated[
+        Millis, Setting(100, HOUR, "the database takes this long for a snapshot: smaller batches")
+    ] = Millis(2_000)
+    queue_depth: Annotated[
+        int, Setting(1, 10_000_000, "so many jobs wait: new runs of low priority are turned away")
+    ] = 200_000
+    saturation: Annotated[
+        int, Setting(1, 1_001, "so many thousandths of all slots in use count as saturated")
+    ] = 950
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
@@ -120,6 +167,9 @@ class SchedulingPolicy:
         Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
     ] = Millis(DAY)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    pressure: PressurePolicy = field(default_factory=PressurePolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
     staleness: StalenessPolicy = field(default_factory=StalenessPolicy)

@@ -11,7 +11,6 @@ from typing import Annotated
 from annotated_types import MaxLen
 
 from forgeyard.model.equipment import Word
-from forgeyard.model.units import Millis
 
 MAX_KEYS = 16
 Keys = Annotated[tuple[Word, ...], MaxLen(MAX_KEYS)]
@@ -57,5 +56,3 @@ class Wishes:
     """Exclusivity keys: no two jobs that share one run at once."""
     preemption: Preemptibility = Preemptibility.NEVER
     purpose: Purpose = Purpose.BUILD
-    execution_timeout: Millis = Millis(3_600_000)
-    """How long an attempt may run: the job's own timeout, repeated where the scheduler reads."""

@@ -16,7 +16,9 @@ from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
-from forgeyard.scheduler.score import BEST, hash64
+from forgeyard.scheduler.eligibility import is_eligible
+from forgeyard.scheduler.holds import Holds
+from forgeyard.scheduler.score import BEST, hash64, score
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import NOBODY
 
@@ -42,12 +44,75 @@ class _Row:
 class Board:
     """Ranks runners for one job after another and keeps account of what they have left."""
 
-    def __init__(self, runners: Iterable[SchedulingRunner], policy: SchedulingPolicy) -> None:
+    def __init__(
+        self,
+        runners: Iterable[SchedulingRunner],
+        policy: SchedulingPolicy,
+        holds: Holds | None = None,
+    ) -> None:
         self.columns = Columns(runners)
         self._policy = policy
+        self._holds = Holds() if holds is None else holds
         self._changed: list[int] = []
+        self._kinds: dict[object, int] = {}
         self._rows: dict[object, _Row] = {}
         self._known: dict[tuple[object, ...], _Row] = {}
+        self._held_at = [self.columns.place_of[name] for name in self._held_runners()]
+        self._whole = {place: self.columns.left_at(place) for place in self._held_at}
+        """What is left at the held places, whoever may have it."""
+        for place in self._held_at:
+            self.columns.take(place, self._holds.on(self._runner_id(place)))
+
+    def free_for(self, job: SchedulingJob) -> Mapping[str, Resources]:
+        """Tell what every runner has left that a job may use."""
+        left = self.columns.left()
+        for place in self._held_at:
+            left[self._runner_id(place)] = self._usable(job, place)
+        return left
+
+    def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
+        """List runners that take work and could do a job if they were empty, the emptiest first."""
+        columns, wanted = self.columns, self.columns.wanted(job.resources)
+        able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, NOBODY)
+        able &= fits(wanted, columns.room)
+        places = [place for place in np.flatnonzero(able).tolist() if self._asks(job, place)]
+        places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
+        return tuple(self._runner_id(place) for place in places[:length])
+
+    def _asks(self, job: SchedulingJob, place: int) -> bool:
+        return self._runner_id(place) not in job.refused_by
+
+    def _runner_id(self, place: int) -> str:
+        return self.columns.runners[place].runner_id
+
+    def _held_runners(self) -> list[str]:
+        return [name for name in self._holds.runners if name in self.columns.place_of]
+
+    def _usable(self, job: SchedulingJob, place: int) -> Resources:
+        """Tell what a job may use of a runner where room is held, its own room included."""
+        return self._whole[place].minus(self._holds.withheld(job, self._runner_id(place)))
+
+    def _held(self, job: SchedulingJob, lent: frozenset[str]) -> Iterable[tuple[int, int]]:
+        """List the held places that a job may use beyond what is free for all, with its scores.
+
+        They are few, so each is judged by the plain rules.
+        """
+        for place in self._held_at:
+            runner, usable = self.columns.runners[place], self._usable(job, place)
+            more = usable != self.columns.left_at(place)
+            if more and is_eligible(job, runner, free=usable, lent=lent):
+                points = score(job.resources, runner, usable, self._policy.weights)
+                yield place, points.total
+
+    def _dissolve(self, job: SchedulingJob) -> None:
+        """Give the room that was held for a job to all; rows that saw it held are made anew."""
+        ended = self._holds.dissolve(job.job_id)
+        for hold in ended:
+            if hold.runner_id in self.columns.place_of:
+                self.columns.give(self.columns.place_of[hold.runner_id], hold.room)
+        if ended:
+            self._rows.clear()
+            self._known.clear()
 
     def free(self) -> Mapping[str, Resources]:
         """Tell what every runner has left."""
@@ -63,6 +128,9 @@ class Board:
         ranked = self._ranked(job, 1 + self._policy.candidates, lent)
         if ranked:
             winner, _ = ranked[0]
+            self._dissolve(job)
+            if winner in self._whole:
+                self._whole[winner] = self._whole[winner].minus(job.resources)
             self.columns.take(winner, job.resources)
             self._changed.append(winner)
         return self._named(ranked)
@@ -80,9 +148,12 @@ class Board:
     ) -> list[tuple[int, int]]:
         row = self._row(job, lent)
         self._catch_up(row)
-        if not row.fitting:
+        held = list(self._held(job, lent)) if self._held_at else []
+        if not row.fitting and not held:
             return []
         scores = row.scores.copy()
+        for place, points in held:
+            scores[place] = points
         if job.refused_by:
             places = self.columns.place_of
             scores[[places[name] for name in job.refused_by if name in places]] = NONE
@@ -101,20 +172,21 @@ class Board:
             return row
         kind = (*kind_of(job), stands)
         if kind not in self._rows:
-            self._rows[kind] = self._new_row(job, lent)
+            number = self._kinds.setdefault(kind, len(self._kinds))
+            self._rows[kind] = self._new_row(job, lent, number)
         row = self._rows[kind]
         if row.requirements is job.requirements:
             self._known[known] = row
         return row
 
-    def _new_row(self, job: SchedulingJob, lent: frozenset[str]) -> _Row:
+    def _new_row(self, job: SchedulingJob, lent: frozenset[str], kind: int) -> _Row:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
         able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, lent)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
         scores[places] = self._scores(wanted, places)
         return _Row(
-            kind=len(self._rows),
+            kind=kind,
             requirements=job.requirements,
             wanted=wanted,
             scores=scores,
@@ -150,6 +222,17 @@ class Board:
         weighed[short] = NONE
         scores: Scores = weighed.astype(np.int16)
         return scores
+
+
+def _missing(wanted: Resources, free: Resources) -> int:
+    """Add up what is short in every dimension, in thousandths of what is wanted."""
+    pairs = (
+        (wanted.cpu, free.cpu),
+        (wanted.memory, free.memory),
+        (wanted.disk, free.disk),
+        (wanted.slots, free.slots),
+    )
+    return sum((want - have) * BEST // want for want, have in pairs if want > max(have, 0))
 
 
 def kind_of(job: SchedulingJob) -> tuple[object, ...]:

@@ -103,6 +103,15 @@ class Columns:
         """Give some of a runner's room away."""
         self.free[:, place] -= self.wanted(resources)
 
+    def give(self, place: int, resources: Resources) -> None:
+        """Give room back to a runner."""
+        self.free[:, place] += self.wanted(resources)
+
+    def left_at(self, place: int) -> Resources:
+        """Tell what one runner has left."""
+        cpu, memory, disk, slots = self.free[:, place].tolist()
+        return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)
+
     def left(self) -> dict[str, Resources]:
         """Tell what every runner has left."""
         return {

@@ -103,8 +103,8 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
-    gate = cycle.gates.against(job)
-    free = cycle.board.free()
+    gate = cycle.gate(job)
+    free = cycle.board.free_for(job)
     pairs = pairings(job, snapshot.runners, free)
     verdicts = _verdicts(job, pairs, cycle.board, policy)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
@@ -169,7 +169,7 @@ def _sentence(
 def _verdicts(
     job: SchedulingJob, pairs: Sequence[Pairing], board: Board, policy: SchedulingPolicy
 ) -> tuple[RunnerVerdict, ...]:
-    free = board.free()
+    free = board.free_for(job)
     ranking = board.ranking(job, len(pairs))
     ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
     verdicts = (

@@ -19,6 +19,7 @@ class GateCode(StrEnum):
     QUEUE_PAUSED = "queue_paused"
     KEY_HELD = "key_held"
     QUOTA_BLOCKED = "quota_blocked"
+    BACKPRESSURE = "backpressure"
 
 
 class Claimant(Protocol):

@@ -12,7 +12,7 @@ from typing import Protocol
 from forgeyard.model.capability import RESTRICTED_TRUST, Requirements, TrustClass
 from forgeyard.model.location import Location
 from forgeyard.model.policy import StalenessPolicy
-from forgeyard.model.units import Millis, duration_text
+from forgeyard.model.units import Millis
 from forgeyard.model.wishes import CRITICAL_PURPOSES, Wishes
 
 
@@ -101,6 +101,11 @@ class Applicant(Protocol):
         """Tell what is its own."""
         ...
 
+    @property
+    def lasts(self) -> int:
+        """Tell after how many milliseconds its attempt is over at the latest."""
+        ...
+
 
 class Standing(Protocol):
     """The runner, as far as this module looks at it."""
@@ -165,11 +170,10 @@ def passing(
     if pool.draining:
         offered = f"in pool {pool.name}, which drains: {pool.reason}"
         yield _hindrance(HindranceCode.POOL_DRAINING, "a pool that takes jobs", offered)
-    if pool.closes_in is not None and pool.closes_in < max(1, job.wishes.execution_timeout):
+    if pool.closes_in is not None and pool.closes_in < max(1, job.lasts):
         closes = "closes soon" if pool.closes_in else "is closed"
         offered = f"in pool {pool.name}, which {closes} for maintenance: {pool.reason}"
-        wanted = f"a pool that stays open for {duration_text(job.wishes.execution_timeout)}"
-        yield _hindrance(HindranceCode.POOL_MAINTENANCE, wanted, offered)
+        yield _hindrance(HindranceCode.POOL_MAINTENANCE, "a pool that stays open", offered)
     if pool.spillover and pool.pool_id not in lent and is_kept_from(job, pool):
         offered = f"in pool {pool.name}, which serves {pool.owner} first"
         yield _hindrance(HindranceCode.POOL_KEPT, "a pool that its owner leaves idle", offered)

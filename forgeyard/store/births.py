@@ -5,7 +5,7 @@ Whether the run may be made at all is decided in `forgeyard.store.runs`.
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
@@ -133,7 +133,9 @@ def _job_row(
         "finished_at": now if state is JobState.SUCCEEDED else None,
         "organization_id": ORGANIZATION,
         "project_id": PROJECT,
-        "wishes": codec.encode(replace(spec.wishes, execution_timeout=spec.timeouts.execution)),
+        "wishes": codec.encode(spec.wishes),
+        "lasts_ms": spec.timeouts.preparation + spec.timeouts.execution + spec.timeouts.upload,
+        "has_inputs": int(birth.source_digest is not None or bool(spec.needs)),
     }
 
 

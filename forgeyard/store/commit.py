@@ -7,13 +7,13 @@ with the grants, so committing again returns them and writes nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
-from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
@@ -27,9 +27,22 @@ from forgeyard.scheduler.grant import (
     grant,
     refuse_all,
 )
+from forgeyard.scheduler.holds import BackfillWish, Holds
 from forgeyard.scheduler.standing import fingerprint
-from forgeyard.store import bulk, grants, keys, policies, pools, scopes, tables, wishes
+from forgeyard.store import (
+    bulk,
+    grants,
+    holds,
+    keys,
+    phases,
+    policies,
+    pools,
+    scopes,
+    tables,
+    wishes,
+)
 from forgeyard.store.changes import Row
+from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
 from forgeyard.store.plans import PlanSaved, save_plan
@@ -41,12 +54,28 @@ _jobs, _runners = tables.jobs, tables.runners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A placement that this commit granted, for whoever counts or traces."""
+
+    run_id: str
+    job_id: str
+    attempt_id: str
+    runner_id: str
+    priority: str
+    waited_ms: int
+    score: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOutcome:
     """How many placements became leases, and the verdict on each, in the plan's order."""
 
     granted: int
     refused: int
     verdicts: tuple[tuple[str, Verdict], ...]
+    placed: tuple[Placed, ...] = field(default=(), compare=False)
+    """Only from the commit that granted them; a repeated one tells none."""
+    repeated: bool = field(default=False, compare=False)
 
 
 def commit_cycle(
@@ -62,7 +91,8 @@ def commit_cycle(
     cycle = _lock_cycle(connection, cycle_id)
     planned = _planned(connection, cycle_id)
     if cycle["committed_at"] is not None:
-        return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
+        known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
+        return replace(_outcome(known), repeated=True)
     places = pools.of_runners(connection, _candidates(planned))
     paths = {row[name] for row in planned for name in scopes.PATH}
     scoped = scopes.lock(connection, paths | places)
@@ -72,10 +102,16 @@ def commit_cycle(
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
     versions = pools.versions(connection, places)
-    requests = [_request(row, runners, versions) for row in planned]
+    requests = [_request(row, runners, versions, in_force.policy.lease) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
-        answers = grant(requests, _job_standings(jobs), _runner_standings(runners), gates=gates)
+        answers = grant(
+            requests,
+            _job_standings(jobs),
+            _runner_standings(runners),
+            gates=gates,
+            holds=Holds(holds.load(connection, now=now), now),
+        )
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
     granted = [
@@ -93,11 +129,34 @@ def commit_cycle(
         if answer.runner_id is not None
     ]
     grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
+    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
     scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
     _save_verdicts(connection, planned, answers)
     closed = {"committed_at": now, "granted": len(granted)}
     connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
+
+
+def _placed(grant: Grant, now: int) -> Placed:
+    waited = max(0, now - grant.job["eligible_at"])
+    return Placed(
+        run_id=grant.job["run_id"],
+        job_id=grant.job["job_id"],
+        attempt_id=grant.attempt_id,
+        runner_id=grant.runner["runner_id"],
+        priority=grant.job["priority"],
+        waited_ms=waited,
+        score=grant.score,
+    )
+
+
+def _hold(connection: sa.Connection, cycle: Row, placed: Collection[str], *, now: int) -> None:
+    """End the holds of whoever has a runner now, and keep room for whom the plan says."""
+    holds.drop(connection, placed)
+    wish = None if cycle["backfill"] is None else decode(BackfillWish, cycle["backfill"])
+    needed = wish if wish is not None and wish.job_id not in placed else None
+    holds.keep(connection, cycle["partition"], needed, now=now)
 
 
 def _save_verdicts(
@@ -131,7 +190,12 @@ def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
 def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     """Read the placements in order, with what never changes about their jobs."""
     amounts = (_jobs.c.cpu_milli, _jobs.c.memory_bytes, _jobs.c.disk_bytes, _jobs.c.slots)
-    whose = (_jobs.c.name, _jobs.c.wishes, *(_jobs.c[name] for name in scopes.PATH))
+    whose = (
+        _jobs.c.name,
+        _jobs.c.wishes,
+        _jobs.c.lasts_ms,
+        *(_jobs.c[name] for name in scopes.PATH),
+    )
     query = (
         sa.select(_placements, *whose, *amounts)
         .join(_jobs, _jobs.c.job_id == _placements.c.job_id)
@@ -160,7 +224,10 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
         _jobs.c.epoch,
         _jobs.c.attempts_made,
         _jobs.c.cancel_reason,
+        _jobs.c.priority,
+        _jobs.c.eligible_at,
         _jobs.c.spec,
+        _jobs.c.lasts_ms,
         _jobs.c.cpu_milli,
         _jobs.c.memory_bytes,
         _jobs.c.disk_bytes,
@@ -191,7 +258,9 @@ def _candidates(planned: Sequence[Row]) -> set[str]:
     return {runner_id for row in planned for runner_id, *_ in row["candidates"]}
 
 
-def _request(row: Row, runners: Mapping[str, Row], versions: Mapping[str, int]) -> GrantRequest:
+def _request(
+    row: Row, runners: Mapping[str, Row], versions: Mapping[str, int], policy: LeasePolicy
+) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
     One that registered with other capabilities or another trust since, or whose pool is another or
@@ -209,6 +278,7 @@ def _request(row: Row, runners: Mapping[str, Row], versions: Mapping[str, int]) 
         candidates=candidates,
         scopes=_path(row),
         keys=row["wishes"].keys,
+        lasts=phases.at_most(row, policy),
     )
 
 

@@ -16,11 +16,12 @@ from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import codec, outbox, tables
+from forgeyard.store import codec, holds, outbox, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
 Part = TypeVar("Part")
+NOTHING = Resources()
 RUNNING = (JobState.LEASED, JobState.PREPARING, JobState.RUNNING, JobState.UPLOADING_OUTPUTS)
 _LEVEL_OF_QUEUES = "queue"
 # Named one by one: an index finds them among all the jobs that have ended.
@@ -38,6 +39,20 @@ class CycleView:
     granted: int | None
     created_at: int
     committed_at: int | None
+    pressure: str
+    """The signals of pressure that were up, comma-separated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldView:
+    """Room on a runner that is kept for one job, and until when."""
+
+    job_id: str
+    job: str
+    runner: str
+    kind: str
+    due_ms: int
+    """In how long it is due, or lapses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +71,8 @@ class SchedulerStatus:
     """How long ago the renewal service last gave a sign of life."""
     renewal_gaps: int
     last_cycle: CycleView | None
+    held: tuple[HeldView, ...]
+    """Room that is kept for single jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +125,8 @@ class RunnerView:
     capability_digest: str
     reported_at: int
     """When its agent last said what it can do."""
+    diagnostics: tuple[str, ...]
+    """What is odd about its report: what of it no job can ever have, although it is there."""
     location: Location
     health: str
     health_reason: str | None
@@ -160,6 +179,7 @@ def scheduler_status(connection: sa.Connection, partition: str) -> SchedulerStat
         renewal_beat_ms=max(0, now - beat["beat_at"]) if beat else None,
         renewal_gaps=beat["gaps"] if beat else 0,
         last_cycle=_last_cycle(connection, partition),
+        held=_held(connection, now),
     )
 
 
@@ -192,6 +212,29 @@ def _last_cycle(connection: sa.Connection, partition: str) -> CycleView | None:
     )
     row = _first(connection, query)
     return None if row is None else CycleView(**{n: row[n] for n in CycleView.__slots__})
+
+
+def _held(connection: sa.Connection, now: int) -> tuple[HeldView, ...]:
+    jobs, runners = tables.jobs, tables.runners
+    rooms = holds.load(connection, now=now)
+    named = sa.select(jobs.c.job_id, jobs.c.name).where(
+        jobs.c.job_id.in_([room.job_id for room in rooms])
+    )
+    names = {job_id: name for job_id, name in connection.execute(named)}
+    hosts = sa.select(runners.c.runner_id, runners.c.name).where(
+        runners.c.runner_id.in_([room.runner_id for room in rooms])
+    )
+    hosted = {runner_id: name for runner_id, name in connection.execute(hosts)}
+    return tuple(
+        HeldView(
+            job_id=room.job_id,
+            job=names[room.job_id],
+            runner=hosted.get(room.runner_id, room.runner_id),
+            kind=room.kind,
+            due_ms=max(0, room.deadline - now),
+        )
+        for room in rooms
+    )
 
 
 def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
@@ -267,6 +310,7 @@ def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
 def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
     total, reserved = _resources(row, "total"), _resources(row, "reserved")
     allocatable = total.minus(_resources(row, "headroom"))
+    free = allocatable.minus(reserved)
     return RunnerView(
         runner_id=row["runner_id"],
         name=row["name"],
@@ -279,6 +323,7 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         capabilities=_readable(Capabilities, row["capabilities"]),
         capability_digest=row["capability_digest"],
         reported_at=row["reported_at"],
+        diagnostics=_diagnostics(total, allocatable),
         location=_readable(Location, row["location"]),
         health=row["health"],
         health_reason=row["health_reason"],
@@ -288,7 +333,8 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         total=total,
         allocatable=allocatable,
         reserved=reserved,
-        free=allocatable.minus(reserved),
+        # More may be held than there is, after a host has shrunk (SP-056).
+        free=free.minus(free.within(NOTHING)),
         placed=tuple(placed),
         registered_at=row["registered_at"],
         last_seen_at=row["last_seen_at"],
@@ -301,6 +347,14 @@ def _readable(kind: type[Part], text: str) -> Part:
         return codec.decode(kind, text)
     except Corrupt:
         return kind()
+
+
+def _diagnostics(total: Resources, allocatable: Resources) -> tuple[str, ...]:
+    return tuple(
+        f"no {name} is left for jobs: the headroom takes all of it"
+        for name in ("cpu", "memory", "disk", "slots")
+        if getattr(total, name) > 0 >= getattr(allocatable, name)
+    )
 
 
 def _holdings_view(held: Holdings) -> HoldingsView:

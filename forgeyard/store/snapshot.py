@@ -16,14 +16,25 @@ from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import JobSpec, Priority
 from forgeyard.model.location import Location
-from forgeyard.model.policy import SchedulingPolicy, digest_of
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.order import BASE
+from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
-from forgeyard.store import keys, pools, scopes, tables, wishes
+from forgeyard.store import (
+    holds,
+    keys,
+    phases,
+    pools,
+    preemption,
+    readings,
+    scopes,
+    tables,
+    wishes,
+)
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -40,16 +51,21 @@ def load(
     now = database_now(connection)
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
-    jobs, damaged = _jobs(rows, refusals, now=now)
+    jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
+    runners, waiting = _runners(connection), int(rows[0]["waiting"]) if rows else 0
+    preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=_runners(connection, policy, now=now),
-        waiting=int(rows[0]["waiting"]) if rows else 0,
+        runners=runners,
+        waiting=waiting,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
+        held_room=holds.load(connection, now=now),
+        running=preemption.running(connection) if preempts else (),
+        readings=readings.read(connection, runners, waiting=waiting, began=now),
     )
 
 
@@ -72,7 +88,8 @@ def load_with(
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
         wanted = decode(JobSpec, row["spec"]).requires
-        found = _job({**row, "eligible_at": since}, wanted, refusals, now=now)
+        since_then = {**row, "eligible_at": since}
+        found = _job(since_then, wanted, refusals, policy.lease, now=now)
     return found, snapshot
 
 
@@ -153,7 +170,11 @@ def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[st
 
 
 def _jobs(
-    rows: Sequence[Row], refusals: Mapping[str, Mapping[str, str]], *, now: int
+    rows: Sequence[Row],
+    refusals: Mapping[str, Mapping[str, str]],
+    policy: LeasePolicy,
+    *,
+    now: int,
 ) -> tuple[tuple[SchedulingJob, ...], dict[str, str]]:
     """Decode rows; jobs of one requirement class share what is decoded once.
 
@@ -167,14 +188,20 @@ def _jobs(
         try:
             if kind not in known:
                 known[kind] = decode(JobSpec, row["spec"]).requires
-            jobs.append(_job(row, known[kind], refusals.get(job_id, {}), now=now))
+            refused_by = refusals.get(job_id, {})
+            jobs.append(_job(row, known[kind], refused_by, policy, now=now))
         except (Corrupt, ValueError) as error:
             damaged[job_id] = str(error)
     return tuple(jobs), damaged
 
 
 def _job(
-    row: Row, requirements: Requirements, refused_by: Mapping[str, str], *, now: int
+    row: Row,
+    requirements: Requirements,
+    refused_by: Mapping[str, str],
+    policy: LeasePolicy,
+    *,
+    now: int,
 ) -> SchedulingJob:
     return SchedulingJob(
         job_id=row["job_id"],
@@ -193,6 +220,8 @@ def _job(
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
         adjustment=row["adjustment"],
+        lasts=phases.at_most(row, policy),
+        has_inputs=bool(row["has_inputs"]),
         wishes=wishes.read(row["wishes"]),
     )
 

@@ -90,6 +90,8 @@ def test_a_job_comes_with_everything_the_rules_ask_for(engine: sa.Engine) -> Non
         eligible_at=row["eligible_at"],
         created_at=row["created_at"],
         attempts_made=0,
+        lasts=4_875_000,
+        has_inputs=False,
     )
 
 
