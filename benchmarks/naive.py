@@ -91,6 +91,8 @@ class NaivePlanner:
                 for runner in self.snapshot.runners
             )
         )
+        if not lent:
+            return
         blocked, self.blocked = self.blocked, []
         for job in blocked:
             full = len(self.decisions) >= self.policy.batch

@@ -35,6 +35,18 @@ def some_pool(rng: Random, place: int, owners: Sequence[str]) -> SchedulingPool:
     )
 
 
+def some_kept_pool(owner: str) -> SchedulingPool:
+    """Make a pool that lends what its owner leaves idle."""
+    return SchedulingPool(
+        pool_id="pol_kept",
+        name="default",
+        owner_id=owner,
+        owner=f"team {owner}",
+        sharing=Sharing.RESERVED,
+        spillover=True,
+    )
+
+
 def placed(rng: Random, runner: SchedulingRunner, pool: SchedulingPool) -> SchedulingRunner:
     """Put a runner into a pool and a region, with a report of some age."""
     return replace(

@@ -76,6 +76,7 @@ async def registration(config: AgentConfig, work_dir: Path) -> Register:
         total=await asyncio.to_thread(host.resources, work_dir, slots=config.jobs),
         headroom=headroom(config),
         location=location(config),
+        pool=config.pool,
     )
 
 

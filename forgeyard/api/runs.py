@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Annotated
 
@@ -51,6 +51,8 @@ class Submit(Body):
     """See /v1/schema/runfile.json."""
     source_digest: Annotated[str, Field(max_length=71)] | None = None
     submitted_by: Who = "api"
+    proposal: bool = False
+    """Its content is not trusted: it never sees a trusted runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +97,11 @@ def submit_run(
         idempotency_key=idempotency_key,
         body_digest=_digest(message),
         git=resolved(spec.git, digest=message.source_digest),
+        proposal=message.proposal,
     )
     with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
         policy = deps.policy(connection)
+        submission = replace(submission, injection=deps.injection(connection))
         submitted = runs.submit(connection, submission, policy=policy.lease, rng=deps.rng)
         if submitted.created:
             urgency = [job.priority for job in spec.jobs]
@@ -114,6 +118,8 @@ def submit_run(
 def check_run(message: Submit, deps: Deps) -> Checked:
     """Say whether a run file would be accepted; nothing is stored."""
     spec = _compile(message, deps)
+    with read(deps.engine) as connection:
+        runs.injected(spec, deps.injection(connection), proposal=message.proposal)
     return Checked(
         name=spec.name, jobs=len(spec.jobs), needs=sum(len(job.needs) for job in spec.jobs)
     )
@@ -171,6 +177,7 @@ def rerun_failed(
             actor=message.actor,
             policy=deps.policy(connection).lease,
             rng=deps.rng,
+            injection=deps.injection(connection),
         )
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
     return _view(deps, submitted.run_id)
@@ -229,5 +236,7 @@ def _canonical(value: object) -> str:
 
 def _digest(message: Submit) -> str:
     """Name the body, however its keys were ordered: two submissions are the same or not."""
-    body = _canonical([message.document, message.source_digest, message.submitted_by])
+    body = _canonical(
+        [message.document, message.source_digest, message.submitted_by, message.proposal]
+    )
     return f"sha256:{hashlib.sha256(body.encode()).hexdigest()}"

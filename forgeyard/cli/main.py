@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from forgeyard.cli import output, policy, run, run_file, runner, scheduler, server
+from forgeyard.cli import output, policy, pool, run, run_file, runner, scheduler, server
 from forgeyard.errors import ForgeyardError
 
 BUG: Final = 70
@@ -28,6 +28,7 @@ app = typer.Typer(
 app.add_typer(run.app, name="run")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
+app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),

@@ -24,7 +24,7 @@ from forgeyard.cli.options import (
 )
 from forgeyard.cli.run_file import DEFAULT_FILE, RunFilePath
 from forgeyard.cli.shapes import Run, RunPage, RunSummary
-from forgeyard.cli.submitting import API_RUNS, submit_run, whoami
+from forgeyard.cli.submitting import API_RUNS, Wish, submit_run, whoami
 from forgeyard.cli.watching import exit_code, headline, jobs_shown, now_ms, watch
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.transitions import RunState
@@ -68,6 +68,10 @@ def submit(
         str | None,
         typer.Option("--idempotency-key", help="The same key never starts a second run."),
     ] = None,
+    proposal: Annotated[
+        bool,
+        typer.Option("--proposal", help="It comes from outside: let no trusted runner see it."),
+    ] = False,
     as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -87,7 +91,8 @@ def submit(
     choice = Choice(source=source, no_source=no_source, git=git, ref=ref)
     config = settings(data_dir)
     with gathered(file, choice, quiet=as_json) as material, connect(*system) as client:
-        answer = submit_run(client, material, config=config, idempotency_key=key, quiet=as_json)
+        wish = Wish(idempotency_key=key, proposal=proposal)
+        answer = submit_run(client, material, wish, config=config, quiet=as_json)
     run = shaped(Run, answer)
     if not watch_it:
         _show_submitted(run, answer, as_json=as_json)

@@ -59,6 +59,10 @@ class Attempt:
     failure_class: str | None = None
     exit_code: int | None = None
     message: str | None = None
+    pool: str = ""
+    trust: str = ""
+    capability_digest: str = ""
+    policy_digest: str = ""
     steps: tuple[Step, ...] = ()
     tests: Counts | None = None
     created_at: int | None = None
@@ -471,7 +475,9 @@ class Runner:
     pressure: str = ""
     drain_requested: bool = False
     drain_reason: str | None = None
+    declared_reason: str | None = None
     pool: str = ""
+    pool_wish: str = ""
     capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
     capability_digest: str = ""
     reported_at: int | None = None

@@ -12,7 +12,7 @@ from forgeyard.model.capability import Platform, Requirements, TrustClass
 from forgeyard.model.equipment import IsolationClass, NetworkMode, SandboxKind
 from forgeyard.model.job import JobSpec
 from forgeyard.model.origin import Origin, OriginKind
-from forgeyard.model.rules import PolicyRule
+from forgeyard.model.rules import BUILT_IN_RULES, PolicyRule
 from forgeyard.model.wishes import SchedulingClass
 
 ANY_POOL = "*"
@@ -58,6 +58,10 @@ class Injection:
                     value=pool,
                     allowed=names or "no pool; `nameable_pools` of the policy lists them",
                 )
+
+
+BUILT_IN = Injection(rules=BUILT_IN_RULES, nameable_pools=(), version=0)
+"""What the policy says that is in force while nobody has set one."""
 
 
 def _own(asked: Requirements) -> dict[str, tuple[str, ...]]:

@@ -21,6 +21,7 @@ TENANT = "tnt_default"
 ORGANIZATION = "org_default"
 PROJECT = "prj_default"
 QUEUE = "que_default"
+QUEUE_NAME = "default"
 HELD_CHECK = 60_000
 """How often a run that waits for another one looks by itself; the other's end calls it at once."""
 

@@ -208,6 +208,8 @@ def _wake(
     was_taking_work = before["state"] == RunnerState.ONLINE and not before["suspect"]
     if state is not RunnerState.ONLINE or (was_taking_work and not can_do_other):
         return
+    if can_do_other:
+        generations.bump(connection)
     what = "reports anew" if was_taking_work else "takes work again"
     changes.wake_all_waiting(connection, reason=f"runner {before['name']} {what}")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
+from forgeyard.model.injection import BUILT_IN, Injection
 from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.run import Concurrency, GitSource, RunSpec, check_graph
@@ -18,8 +19,9 @@ from forgeyard.model.transitions import (
     JobState,
     RunState,
 )
+from forgeyard.scheduler.snapshot import CLASS_OF
 from forgeyard.store import changes, codec, groups, jobs, specs, tables
-from forgeyard.store.births import Birth, draw_id, give_birth
+from forgeyard.store.births import QUEUE_NAME, Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.stopping import lock_jobs, stop_job, stop_run
@@ -39,6 +41,10 @@ class Submission:
     body_digest: str
     git: GitSource | None = None
     """The commit that the source's files are, as the submitter says."""
+    proposal: bool = False
+    """Whether it comes from outside, so that no job of it may see a trusted runner (DEV-012)."""
+    injection: Injection = BUILT_IN
+    """What policy adds to the requirements of its jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +65,10 @@ def submit(
     Raises:
         IdempotencyMismatch: the key came before with another body.
         NotFound: the source was not uploaded.
-        InvalidRequirements: the jobs do not form a graph.
+        InvalidRequirements: the jobs do not form a graph, or ask for what policy forbids.
     """
-    _check(submission.spec)
+    spec = injected(submission.spec, submission.injection, proposal=submission.proposal)
+    _check(spec)
     now = database_now(connection)
     run_id = draw_id("run", now=now, rng=rng)
     if submission.idempotency_key is not None:
@@ -71,7 +78,7 @@ def submit(
     _use_source(connection, submission.source_digest, now=now)
     birth = Birth(
         run_id=run_id,
-        spec=submission.spec,
+        spec=spec,
         document=submission.document,
         source_digest=submission.source_digest,
         git=submission.git,
@@ -80,6 +87,21 @@ def submit(
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
     return Submitted(run_id=run_id, created=True)
+
+
+def injected(spec: RunSpec, injection: Injection, *, proposal: bool) -> RunSpec:
+    """Add to the jobs of a run what policy demands.
+
+    Raises:
+        InvalidRequirements: a job asks for what policy forbids.
+    """
+    marked = (replace(job, proposal=job.proposal or proposal) for job in spec.jobs)
+    return replace(spec, jobs=tuple(_demanding(job, injection) for job in marked))
+
+
+def _demanding(job: JobSpec, injection: Injection) -> JobSpec:
+    hurry = job.wishes.scheduling_class or CLASS_OF[job.priority]
+    return injection.into(job, queue=QUEUE_NAME, scheduling_class=hurry)
 
 
 def _begin(
@@ -105,12 +127,14 @@ def rerun_failed(
     actor: str,
     policy: LeasePolicy,
     rng: random.Random,
+    injection: Injection = BUILT_IN,
 ) -> Submitted:
     """Start a new run of the same document, which takes over the successes of the first.
 
     Raises:
         NotFound: there is no such run, or its source is gone.
         Conflict: it has not ended, or nothing in it failed.
+        InvalidRequirements: policy forbids by now what a job asks for.
     """
     run = changes.find(connection, RUN, run_id)
     if RunState(run["state"]) not in FINAL_RUN_STATES:
@@ -120,7 +144,11 @@ def rerun_failed(
         raise Conflict(f"no job of run {run['name']} failed", field="run_id", value=run_id)
     now = database_now(connection)
     _use_source(connection, run["source_digest"], now=now)
-    wanted = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
+    reused = _reusable(connection, rows)
+    wanted = tuple(
+        spec if spec.name in reused else _demanding(spec, injection)
+        for spec in (codec.decode(JobSpec, row["spec"]) for row in rows)
+    )
     birth = Birth(
         run_id=draw_id("run", now=now, rng=rng),
         spec=RunSpec(
@@ -135,7 +163,7 @@ def rerun_failed(
         submitted_by=actor,
         partition=run["partition"],
         rerun_of=run_id,
-        reused=_reusable(connection, rows),
+        reused=reused,
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
     return Submitted(run_id=birth.run_id, created=True)

@@ -52,7 +52,8 @@ def load(
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
     jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
-    runners, waiting = _runners(connection), int(rows[0]["waiting"]) if rows else 0
+    runners = _runners(connection, policy, now=now)
+    waiting = int(rows[0]["waiting"]) if rows else 0
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,

@@ -17,12 +17,12 @@ from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from tests.places import naive_lasting, naive_passing, placeable, placed, some_pool
+from tests.places import naive_lasting, naive_passing, placeable, placed, some_kept_pool, some_pool
 from tests.scheduling import NOW
 from tests.tree import Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
-WORLDS = 420
+WORLDS = 500
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
 
@@ -39,6 +39,8 @@ def a_crowd(seed: int) -> Snapshot:
     scopes, paths = some_tree(rng)
     owners = [scope_id for path in paths for scope_id in path]
     pools = [some_pool(rng, place, owners) for place in range(4)]
+    if rng.random() < 0.25:
+        pools = [some_kept_pool(rng.choice(("stranger", *owners)))]
     runners = tuple(placed(rng, runner, rng.choice(pools)) for runner in runners)
     jobs = tuple(
         _owned(rng, _asked(rng, some_job(rng, place), rng.choice(kinds), runners), paths)
