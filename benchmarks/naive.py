@@ -4,7 +4,7 @@ The oracle of the tests and the reference of `benchmarks.placement`. It lives he
 product never runs it, and because tests may import benchmarks while benchmarks import no tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
@@ -36,6 +36,8 @@ class NaivePlanner:
     """Jobs that got what the owner of a reserved pool left idle."""
     used_a_hold: int = 0
     """Jobs on runners where room was held, for them or for others."""
+    pooled: int = 0
+    """Times a job was kept from the only runners that had room, for their pool was shut."""
     ties: int = 0
     """Decisions between runners of one score."""
     stale: int = 0
@@ -58,12 +60,14 @@ class NaivePlanner:
             if gate is not None:
                 self.held.append((job, gate))
                 continue
-            ranked = sorted(self._rank(job, self.free))
-            if watched and ranked and sorted(self._rank(job, self._before))[0] != ranked[0]:
-                self.stale += 1
-            if self._decide(job, ranked):
+            shut = gates.pools_against(job)
+            ranked = self._past(sorted(self._rank(job, self.free)), shut)
+            if watched and ranked:
+                before = self._past(sorted(self._rank(job, self._before)), shut)
+                self.stale += before[0] != ranked[0]
+            if self._decide(job, ranked, shut):
                 turns.charge(job)
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][2]))
         self._lend(gates)
         return self
 
@@ -74,9 +78,12 @@ class NaivePlanner:
             may = gate.code is GateCode.QUOTA_BLOCKED and gates.against_bursting(job) is None
             if len(self.decisions) >= self.policy.batch or not may:
                 self.held.append((job, gate))
-            elif self._decide(job, sorted(self._rank(job, self.free))):
+                continue
+            shut = gates.pools_against_bursting(job)
+            ranked = self._past(sorted(self._rank(job, self.free)), shut)
+            if self._decide(job, ranked, shut):
                 self.lent += 1
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][2]))
         self._spill(gates)
 
     def _spill(self, gates: Gates) -> None:
@@ -98,9 +105,12 @@ class NaivePlanner:
             full = len(self.decisions) >= self.policy.batch
             if full or gates.against_bursting(job) is not None:
                 self.blocked.append(job)
-            elif self._decide(job, sorted(self._rank(job, self.free, lent=lent))):
+                continue
+            shut = gates.pools_against_bursting(job)
+            ranked = self._past(sorted(self._rank(job, self.free, lent=lent)), shut)
+            if self._decide(job, ranked, shut, lent=lent):
                 self.spilled += 1
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][2]))
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
@@ -143,9 +153,28 @@ class NaivePlanner:
     def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:
         return score(job.resources, runner, left, self.policy.weights).total
 
-    def _decide(self, job: SchedulingJob, ranked: Ranked) -> bool:
+    def _pool_of(self, runner_id: str) -> str:
+        return self._runners[runner_id].pool_id
+
+    def _past(self, ranked: Ranked, shut: Mapping[str, Gate]) -> Ranked:
+        """Keep the runners whose pool is not shut."""
+        return [one for one in ranked if self._pool_of(one[2]) not in shut]
+
+    def _decide(
+        self,
+        job: SchedulingJob,
+        ranked: Ranked,
+        shut: Mapping[str, Gate],
+        *,
+        lent: frozenset[str] = frozenset(),
+    ) -> bool:
         if not ranked:
-            self.blocked.append(job)
+            behind = sorted(self._rank(job, self.free, lent=lent))
+            if behind:
+                self.held.append((job, shut[self._pool_of(behind[0][2])]))
+                self.pooled += 1
+            else:
+                self.blocked.append(job)
             return False
         self.ties += len(ranked) > 1 and ranked[0][0] == ranked[1][0]
         best = ranked[: 1 + self.policy.candidates]

@@ -24,6 +24,7 @@ from forgeyard.api import (
     runners,
     runs,
     scheduler,
+    scopes,
 )
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
@@ -52,7 +53,7 @@ def assemble() -> FastAPI:
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
             *(scheduler.router, checkup.router, runners.router),
-            *(policy.router, metrics.router),
+            *(policy.router, metrics.router, scopes.router, scopes.order_router),
         ),
         open_routers=(health.router, runs.schema_router),
     )

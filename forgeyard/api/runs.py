@@ -16,8 +16,9 @@ from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
+from forgeyard.runfile.schema import QUEUE
 from forgeyard.runfile.source import resolved
-from forgeyard.store import readings, runs, views
+from forgeyard.store import readings, runs, shares, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
 
@@ -31,6 +32,8 @@ RunPath = Annotated[str, Path(max_length=64)]
 NamePath = Annotated[str, Path(max_length=64)]
 Who = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Why = Annotated[str, Field(max_length=1_000, pattern=r"^[^\x00]*$")]
+Elevation = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")] | None
+"""Why jobs may have a priority that the policy does not give to everybody; audited."""
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=200)]
 IdempotencyKey = Annotated[
@@ -53,6 +56,9 @@ class Submit(Body):
     submitted_by: Who = "api"
     proposal: bool = False
     """Its content is not trusted: it never sees a trusted runner."""
+    queue: Annotated[str, Field(pattern=QUEUE)] | None = None
+    """The path of the queue that the jobs wait in; else the document's, else the default one."""
+    elevate: Elevation = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,14 @@ class Reason(Body):
     actor: Who = "api"
 
 
+class Rerun(Reason):
+    """Why a run is started again, and why with a priority that not everybody may ask for."""
+
+    elevate: Elevation = None
+
+
 UNSAID = Reason()
+AGAIN = Rerun()
 
 
 @router.post("", status_code=HTTPStatus.CREATED)
@@ -98,11 +111,19 @@ def submit_run(
         body_digest=_digest(message),
         git=resolved(spec.git, digest=message.source_digest),
         proposal=message.proposal,
+        queue=message.queue,
+        elevation=message.elevate,
     )
     with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
         policy = deps.policy(connection)
         submission = replace(submission, injection=deps.injection(connection))
-        submitted = runs.submit(connection, submission, policy=policy.lease, rng=deps.rng)
+        submitted = runs.submit(
+            connection,
+            submission,
+            policy=policy.lease,
+            priorities=policy.priorities,
+            rng=deps.rng,
+        )
         if submitted.created:
             urgency = [job.priority for job in spec.jobs]
             readings.refuse_when_deep(connection, deps.config.partition, urgency, policy.pressure)
@@ -119,7 +140,13 @@ def check_run(message: Submit, deps: Deps) -> Checked:
     """Say whether a run file would be accepted; nothing is stored."""
     spec = _compile(message, deps)
     with read(deps.engine) as connection:
-        runs.injected(spec, deps.injection(connection), proposal=message.proposal)
+        queue = shares.queue_of(connection, message.queue or spec.queue)
+        runs.injected(
+            spec,
+            deps.injection(connection),
+            queue=shares.path_of(connection, queue),
+            proposal=message.proposal,
+        )
     return Checked(
         name=spec.name, jobs=len(spec.jobs), needs=sum(len(job.needs) for job in spec.jobs)
     )
@@ -167,15 +194,18 @@ def cancel_run(run_id: RunPath, deps: Deps, message: Reason = UNSAID) -> RunShow
 
 @router.post("/{run_id}:rerun-failed", status_code=HTTPStatus.CREATED)
 def rerun_failed(
-    run_id: RunPath, response: Response, deps: Deps, message: Reason = UNSAID
+    run_id: RunPath, response: Response, deps: Deps, message: Rerun = AGAIN
 ) -> RunShown:
     """Start a new run of what did not succeed; successes are taken over."""
     with deps.change() as connection:
+        policy = deps.policy(connection)
         submitted = runs.rerun_failed(
             connection,
             run_id_of(connection, run_id),
             actor=message.actor,
-            policy=deps.policy(connection).lease,
+            policy=policy.lease,
+            priorities=policy.priorities,
+            elevation=message.elevate,
             rng=deps.rng,
             injection=deps.injection(connection),
         )
@@ -236,7 +266,9 @@ def _canonical(value: object) -> str:
 
 def _digest(message: Submit) -> str:
     """Name the body, however its keys were ordered: two submissions are the same or not."""
-    body = _canonical(
-        [message.document, message.source_digest, message.submitted_by, message.proposal]
+    said = [message.document, message.source_digest, message.submitted_by]
+    extra = message.model_dump(
+        include={"queue", "elevate", "proposal"}, exclude_none=True, exclude_defaults=True
     )
+    body = _canonical([*said, extra] if extra else said)
     return f"sha256:{hashlib.sha256(body.encode()).hexdigest()}"

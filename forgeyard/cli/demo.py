@@ -10,7 +10,7 @@ from forgeyard.cli.links import attempt_link
 from forgeyard.cli.material import Material
 from forgeyard.cli.scheduler import explain
 from forgeyard.cli.shapes import Explanation, Job, Run
-from forgeyard.cli.submitting import Wish, submit_run
+from forgeyard.cli.submitting import submit_run
 from forgeyard.cli.watching import exit_code, headline, jobs_shown, watch
 from forgeyard.config import Config
 from forgeyard.errors import NotFound
@@ -45,7 +45,7 @@ def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) ->
     """Submit the project's own run, follow it, and sum up; 0 if it succeeded."""
     _, document = load_run(root / RUN_FILE)
     material = Material(document=document, directory=root, called=str(root))
-    submitted = submit_run(client, material, Wish(), config=config, quiet=plain)
+    submitted = submit_run(client, material, {}, config=config, idempotency_key=None, quiet=plain)
     run_id = str(submitted["run_id"])
     output.put(f"submitted {RUN_FILE} as {run_id}")
     run = watch(client, run_id, patience=Patience(), timeout_s=None, quiet=False)

@@ -187,15 +187,16 @@ def queues(
         return
     rows = [
         (
-            queue.name,
+            queue.path or queue.name,
             str(queue.pending),
             _counts(queue.eligible),
             str(queue.running),
             output.duration(queue.oldest_eligible_ms),
+            f"paused: {queue.note}" if queue.paused else "",
         )
         for queue in shaped(tuple[Queue, ...], answer)
     ]
-    columns = ("queue", "pending", "eligible", "on runners", "longest wait")
+    columns = ("queue", "pending", "eligible", "on runners", "longest wait", "state")
     output.put_table(columns, rows, empty="no queues")
 
 
@@ -267,7 +268,7 @@ def explain_job(
       forgeyard scheduler explain-job run_01JD/test
     """
     with connect(url, token_file, data_dir) as client:
-        answer = client.get(path_of("v1", "jobs", _job_id(client, job), "scheduling"))
+        answer = client.get(path_of("v1", "jobs", job_id_of(client, job), "scheduling"))
     if as_json:
         output.put_json(answer)
         return
@@ -278,8 +279,11 @@ def explain(found: Explanation) -> None:
     """Print an explanation: the sentence, then what it rests on."""
     output.put(f"{found.job_name}: {found.sentence}", style="bold")
     priority = found.priority
+    adjusted = f" {priority.adjustment:+} adjusted" if priority.adjustment else ""
+    if found.queue:
+        output.put(f"in {'/'.join(found.queue)}, class {found.scheduling_class}")
     output.put(
-        f"priority {priority.effective} = {priority.priority} {priority.base}"
+        f"priority {priority.effective} = {priority.priority} {priority.base}{adjusted}"
         f" + {priority.aging} for waiting {output.duration(priority.waited_ms)};"
         f" position {found.position} of {found.waiting}"
     )
@@ -293,17 +297,22 @@ def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     score = verdict.score or {}
     total = str(score.get("total", ""))
     parts = ", ".join(f"{name} {value}" for name, value in score.items() if name != "total")
+    against = (f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections)
     return (
         verdict.name,
         "" if verdict.rank is None else str(verdict.rank),
         f"{total} ({parts})" if parts else total,
         verdict.free_text,
-        "; ".join(f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections),
+        "; ".join((*against, *([verdict.pool_gate] if verdict.pool_gate else []))),
     )
 
 
-def _job_id(client: Client, job: str) -> str:
-    """Find the id behind RUN/JOB."""
+def job_id_of(client: Client, job: str) -> str:
+    """Find the id behind RUN/JOB.
+
+    Raises:
+        NotFound: the run has no such job.
+    """
     run, slash, name = job.partition("/")
     if not slash:
         return job

@@ -147,6 +147,7 @@ class Run:
     submitted_by: str = ""
     rerun_of: str | None = None
     concurrency_group: str | None = None
+    queue: str = ""
     waits_for: str | None = None
     git: Git | None = None
     created_at: int
@@ -251,6 +252,7 @@ class Verdict:
     rank: int | None = None
     score: Mapping[str, int] | None = None
     rejections: tuple["Rejection", ...] = ()
+    pool_gate: str | None = None
     free_text: str = ""
 
 
@@ -268,6 +270,7 @@ class Priority:
 
     priority: str
     base: int
+    adjustment: int = 0
     aging: int
     effective: int
     waited_ms: int
@@ -282,6 +285,8 @@ class Explanation:
     sentence: str
     permanent: bool = False
     priority: Priority
+    queue: tuple[str, ...] = ()
+    scheduling_class: str = ""
     position: int
     waiting: int
     requirements: tuple[str, ...] = ()
@@ -367,6 +372,9 @@ class Queue:
     """A queue; `eligible` counts by priority."""
 
     name: str
+    path: str = ""
+    paused: bool = False
+    note: str = ""
     pending: int = 0
     eligible: Mapping[str, int] = field(default_factory=dict[str, int])
     running: int = 0

@@ -1,7 +1,7 @@
 """Sends a run file and its source; asking again after a broken connection starts no second run."""
 
 import getpass
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final, cast
 
 from forgeyard import clock
@@ -17,25 +17,27 @@ API_RUNS: Final = "/v1/runs"
 SUBMIT_PATIENCE_S: Final = 10.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
-    """What a submission says beside its file and its source."""
-
-    idempotency_key: str | None = None
-    proposal: bool = False
-
-
 def submit_run(
-    client: Client, material: Material, wish: Wish, *, config: Config, quiet: bool
+    client: Client,
+    material: Material,
+    wish: Mapping[str, object],
+    *,
+    config: Config,
+    idempotency_key: str | None,
+    quiet: bool,
 ) -> dict[str, object]:
-    """Upload the source, submit the document, and return the run as the API shows it."""
+    """Upload the source, submit the document, and return the run as the API shows it.
+
+    What is wished beside the document is sent where it says something.
+    """
     digest = upload_source(client, material, config=config, quiet=quiet)
-    key = wish.idempotency_key or new_id("key", now=clock.now(), rng=rng())
+    key = idempotency_key or new_id("key", now=clock.now(), rng=rng())
+    said = {name: value for name, value in wish.items() if value is not None}
     body = {
         "document": material.document,
         "source_digest": digest,
         "submitted_by": whoami(),
-        "proposal": wish.proposal,
+        **said,
     }
     patience = Patience(patience_s=SUBMIT_PATIENCE_S)
     answer = patience.ask(lambda: client.post(API_RUNS, body, idempotency_key=key))

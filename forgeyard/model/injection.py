@@ -60,7 +60,7 @@ class Injection:
                 )
 
 
-BUILT_IN = Injection(rules=BUILT_IN_RULES, nameable_pools=(), version=0)
+BUILT_IN_INJECTION = Injection(rules=BUILT_IN_RULES, nameable_pools=(), version=0)
 """What the policy says that is in force while nobody has set one."""
 
 

@@ -149,6 +149,29 @@ class PressurePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityPolicy:
+    """Which priorities may be asked for: low is 0, then by hundreds to emergency, 400 (FAR-007)."""
+
+    free: Annotated[
+        int, Setting(0, 400, "the priority up to which anybody may submit; low 0 … emergency 400")
+    ] = 300
+    elevated: Annotated[
+        int, Setting(0, 400, "the priority up to which one may go who gives a reason; audited")
+    ] = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPolicy:
+    """What is added to the priority of a job for the class that it is in (FAR-017, FAR-024)."""
+
+    interactive: Annotated[int, Setting(-100, 100, "added to jobs that people wait for")] = 0
+    normal: Annotated[int, Setting(-100, 100, "added to ordinary jobs")] = 0
+    batch: Annotated[int, Setting(-100, 100, "added to jobs that can wait")] = 0
+    release: Annotated[int, Setting(-100, 100, "added to jobs of a release")] = 0
+    emergency: Annotated[int, Setting(-100, 100, "added to jobs of the class emergency")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
@@ -166,6 +189,8 @@ class SchedulingPolicy:
     maintenance_lead: Annotated[
         Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
     ] = Millis(DAY)
+    priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
+    classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)

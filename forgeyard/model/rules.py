@@ -31,11 +31,12 @@ class Conditions:
     priority: Annotated[tuple[Priority, ...], MaxLen(MAX_VALUES)] = ()
 
     def hold(self, spec: JobSpec, *, queue: str, scheduling_class: SchedulingClass) -> bool:
-        """Tell whether they are met by a job in a queue."""
+        """Tell whether they are met by a job in the queue of this path; its name will do too."""
+        name = queue.rpartition("/")[2]
         return (
             (not self.purpose or spec.purpose in self.purpose)
             and self.proposal in (None, spec.proposal)
-            and (not self.queue or queue in self.queue)
+            and (not self.queue or not {queue, name}.isdisjoint(self.queue))
             and (not self.scheduling_class or scheduling_class in self.scheduling_class)
             and (not self.priority or spec.priority in self.priority)
         )

@@ -78,7 +78,7 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
             "jobs: too many needs in all", field="jobs", allowed=f"at most {MAX_NEEDS} needs"
         )
     _check_graph(jobs)
-    run = RunSpec(name=run_file.name or fallback_name, jobs=jobs)
+    run = RunSpec(name=run_file.name or fallback_name, jobs=jobs, queue=run_file.queue)
     if run_file.timeout is not None:
         run = replace(run, timeout=_duration(run_file.timeout, "timeout"))
     if run_file.source is not None:
@@ -120,10 +120,20 @@ def _job(
         resources=_resources(part.resources, f"{at}.resources"),
         requires=compile_requires(part.requires, f"{at}.requires"),
         priority=part.priority,
+        wishes=_wishes(part, f"{at}.exclusive"),
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
-        wishes=Wishes(purpose=part.purpose),
+    )
+
+
+def _wishes(part: JobPart, at: str) -> Wishes:
+    keys = [part.exclusive] if isinstance(part.exclusive, str) else part.exclusive
+    return Wishes(
+        scheduling_class=part.scheduling_class,
+        keys=unique(keys, at),
+        preemption=part.preemption,
+        purpose=part.purpose,
     )
 
 

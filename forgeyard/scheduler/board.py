@@ -6,7 +6,7 @@ only shrinks.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,14 +118,23 @@ class Board:
         """Tell what every runner has left."""
         return self.columns.left()
 
+    def pool_of(self, runner_id: str) -> str:
+        """Tell which pool a runner belongs to."""
+        return self.columns.runners[self.columns.place_of[runner_id]].pool_id
+
     def place(
-        self, job: SchedulingJob, *, lent: frozenset[str] = NOBODY
+        self,
+        job: SchedulingJob,
+        *,
+        outside: Collection[str] = (),
+        lent: frozenset[str] = NOBODY,
     ) -> tuple[tuple[str, int], ...]:
         """Give a job room on the best runner there is; tell who else may take it, best first.
 
-        `lent` are pools that are kept for owners who have no use for them.
+        Runners of the pools that it must stay outside of are passed over; `lent` are pools that are
+        kept for owners who have no use for them.
         """
-        ranked = self._ranked(job, 1 + self._policy.candidates, lent)
+        ranked = self._ranked(job, 1 + self._policy.candidates, outside, lent)
         if ranked:
             winner, _ = ranked[0]
             self._dissolve(job)
@@ -135,16 +144,27 @@ class Board:
             self._changed.append(winner)
         return self._named(ranked)
 
-    def ranking(self, job: SchedulingJob, length: int) -> tuple[tuple[str, int], ...]:
+    def ranking(
+        self,
+        job: SchedulingJob,
+        length: int,
+        *,
+        outside: Collection[str] = (),
+        lent: frozenset[str] = NOBODY,
+    ) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        return self._named(self._ranked(job, length, NOBODY))
+        return self._named(self._ranked(job, length, outside, lent))
 
     def _named(self, ranked: Iterable[tuple[int, int]]) -> tuple[tuple[str, int], ...]:
         runners = self.columns.runners
         return tuple((runners[place].runner_id, points) for place, points in ranked)
 
     def _ranked(
-        self, job: SchedulingJob, length: int, lent: frozenset[str]
+        self,
+        job: SchedulingJob,
+        length: int,
+        outside: Collection[str],
+        lent: frozenset[str],
     ) -> list[tuple[int, int]]:
         row = self._row(job, lent)
         self._catch_up(row)
@@ -157,6 +177,8 @@ class Board:
         if job.refused_by:
             places = self.columns.place_of
             scores[[places[name] for name in job.refused_by if name in places]] = NONE
+        for pool_id in outside:
+            scores[self.columns.in_pool(pool_id)] = NONE
         return _best_first(scores, bisect_left(self.columns.hashes, hash64(job.job_id)), length)
 
     def kind_of(self, job: SchedulingJob) -> int:

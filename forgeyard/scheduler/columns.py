@@ -65,6 +65,17 @@ class Columns:
         """Find a runner's place by its id."""
         return {runner.runner_id: place for place, runner in enumerate(self.runners)}
 
+    def in_pool(self, pool_id: str) -> Places:
+        """List the places of a pool's runners."""
+        return self._pools.get(pool_id, np.empty(0, dtype=np.intp))
+
+    @cached_property
+    def _pools(self) -> dict[str, Places]:
+        members: dict[str, list[int]] = {}
+        for place, runner in enumerate(self.runners):
+            members.setdefault(runner.pool_id, []).append(place)
+        return {pool_id: np.array(places, dtype=np.intp) for pool_id, places in members.items()}
+
     @cached_property
     def name_rank(self) -> Places:
         """Number the runners by name."""

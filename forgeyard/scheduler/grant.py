@@ -57,6 +57,7 @@ class RunnerStanding:
 
     schedulable: bool
     free: Resources
+    pool_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +103,12 @@ def grant(
     holds = Holds() if holds is None else holds
     answers: list[Granted] = []
     for request in requests:
-        answer = _judge(
-            request, standing.get(request.job_id, JobStanding.GONE), free, gates=gates, holds=holds
-        )
+        judged = standing.get(request.job_id, JobStanding.GONE)
+        answer = _judge(request, judged, free, runners=runners, gates=gates, holds=holds)
         if answer.runner_id is not None:
             free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
             standing[request.job_id] = JobStanding.GONE
-            gates.admit(request)
+            gates.admit(request, runners[answer.runner_id].pool_id)
             holds.dissolve(request.job_id)
         answers.append(answer)
     return tuple(answers)
@@ -124,6 +124,7 @@ def _judge(
     standing: JobStanding,
     free: Mapping[str, Resources],
     *,
+    runners: Mapping[str, RunnerStanding],
     gates: Gates,
     holds: Holds,
 ) -> Granted:
@@ -134,13 +135,14 @@ def _judge(
     gate = gates.against_bursting(request)
     if gate is not None:
         return Granted(job_id=request.job_id, verdict=_BY_GATE[gate.code])
-    for runner_id, score in request.candidates:
-        if runner_id not in free:
-            continue
-        if request.resources.fits_in(free[runner_id].minus(holds.withheld(request, runner_id))):
-            return Granted(
-                job_id=request.job_id, verdict=Verdict.GRANTED, runner_id=runner_id, score=score
-            )
-    some_work = any(runner_id in free for runner_id, _ in request.candidates)
-    refused = Verdict.NO_CAPACITY if some_work else Verdict.RUNNER_UNAVAILABLE
+    working = [(name, score) for name, score in request.candidates if name in free]
+    pools = gates.pools_against_bursting(request)
+    refused = Verdict.NO_CAPACITY if working else Verdict.RUNNER_UNAVAILABLE
+    for name, score in working:
+        if request.resources.fits_in(free[name].minus(holds.withheld(request, name))):
+            pool = pools.get(runners[name].pool_id)
+            if pool is None:
+                granted = Verdict.GRANTED
+                return Granted(job_id=request.job_id, verdict=granted, runner_id=name, score=score)
+            refused = _BY_GATE[pool.code]
     return Granted(job_id=request.job_id, verdict=refused)

@@ -102,7 +102,7 @@ class Cycle:
         """Place a job whose turn it is, or note what keeps it."""
         gate = self.gate(job)
         if gate is None:
-            self._place(job)
+            self._place(job, self.gates.pools_against(job))
         else:
             self.held.append((job, gate))
 
@@ -127,10 +127,9 @@ class Cycle:
         for job, gate in held:
             over = gate.code is GateCode.QUOTA_BLOCKED and not self.is_full
             if over and self.gates.against_bursting(job) is None:
-                self._place(job)
+                self._place(job, self.gates.pools_against_bursting(job))
             else:
                 self.held.append((job, gate))
-
         self._spill()
 
     def _spill(self) -> None:
@@ -143,16 +142,32 @@ class Cycle:
             if self.is_full or self.gates.against_bursting(job) is not None:
                 self.blocked.append(job)
             else:
-                self._place(job, lent=lent)
+                self._place(job, self.gates.pools_against_bursting(job), lent=lent)
 
-    def _place(self, job: SchedulingJob, *, lent: frozenset[str] = NOBODY) -> None:
-        candidates = self.board.place(job, lent=lent)
-        if not candidates:
+    def _place(
+        self, job: SchedulingJob, shut: Mapping[str, Gate], *, lent: frozenset[str] = NOBODY
+    ) -> None:
+        candidates = self.board.place(job, outside=shut, lent=lent)
+        if candidates:
+            self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+            self.queue.charge(job)
+            self.gates.admit(job, self.board.pool_of(candidates[0][0]))
+        elif (gate := pool_gate(self.board, job, shut, lent=lent)) is not None:
+            self.held.append((job, gate))
+        else:
             self.blocked.append(job)
-            return
-        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
-        self.queue.charge(job)
-        self.gates.admit(job)
+
+
+def pool_gate(
+    board: Board,
+    job: SchedulingJob,
+    shut: Mapping[str, Gate],
+    *,
+    lent: frozenset[str] = NOBODY,
+) -> Gate | None:
+    """Find the gate of the pool whose runner a job would get if the pool were not shut to it."""
+    ranking = board.ranking(job, 1, lent=lent) if shut else ()
+    return shut.get(board.pool_of(ranking[0][0])) if ranking else None
 
 
 def _backfill(cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy) -> BackfillWish | None:

@@ -93,16 +93,17 @@ def commit_cycle(
     if cycle["committed_at"] is not None:
         known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
         return replace(_outcome(known), repeated=True)
-    places = pools.of_runners(connection, _candidates(planned))
-    paths = {row[name] for row in planned for name in scopes.PATH}
-    scoped = scopes.lock(connection, paths | places)
+    places = _pools(connection, planned)
+    named = {row[name] for row in planned for name in scopes.PATH}
+    scoped = scopes.lock(connection, named | places)
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
     versions = pools.versions(connection, places)
-    requests = [_request(row, runners, versions, in_force.policy.lease) for row in planned]
+    lease = in_force.policy.lease
+    requests = [_request(row, runners, versions=versions, policy=lease) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
         answers = grant(
@@ -114,28 +115,39 @@ def commit_cycle(
         )
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
-    granted = [
+    granted = _grants(planned, answers, jobs=jobs, runners=runners)
+    served = ((one.scopes, one.resources) for one in granted)
+    charges = scopes.charge(connection, scoped, served)
+    grants.write(connection, granted, charges, cycle=cycle, now=now, policy=lease)
+    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
+    _save_verdicts(connection, planned, answers)
+    closed = {"committed_at": now, "granted": len(granted)}
+    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
+
+
+def _grants(
+    planned: Sequence[Row],
+    answers: Sequence[Granted],
+    *,
+    jobs: Mapping[str, Row],
+    runners: Mapping[str, Row],
+) -> list[Grant]:
+    return [
         Grant(
             job=jobs[answer.job_id],
             runner=runners[answer.runner_id],
             attempt_id=row["attempt_id"],
             lease_id=row["lease_id"],
             score=answer.score,
-            scopes=_path(row),
+            scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
             purpose=row["wishes"].purpose,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
     ]
-    grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
-    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
-    scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
-    _save_verdicts(connection, planned, answers)
-    closed = {"committed_at": now, "granted": len(granted)}
-    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
-    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
 
 
 def _placed(grant: Grant, now: int) -> Placed:
@@ -209,8 +221,15 @@ def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     ]
 
 
-def _path(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in scopes.PATH)
+def _candidates(planned: Sequence[Row]) -> set[str]:
+    return {runner_id for row in planned for runner_id, *_ in row["candidates"]}
+
+
+def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
+    """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
+    among = bulk.among(connection, _runners.c.runner_id, _candidates(planned))
+    query = sa.select(_runners.c.pool_id).where(among).distinct()
+    return set(connection.execute(query).scalars())
 
 
 def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
@@ -254,12 +273,8 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
     return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
 
 
-def _candidates(planned: Sequence[Row]) -> set[str]:
-    return {runner_id for row in planned for runner_id, *_ in row["candidates"]}
-
-
 def _request(
-    row: Row, runners: Mapping[str, Row], versions: Mapping[str, int], policy: LeasePolicy
+    row: Row, runners: Mapping[str, Row], *, versions: Mapping[str, int], policy: LeasePolicy
 ) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
@@ -276,7 +291,7 @@ def _request(
         name=row["name"],
         resources=_resources(row),
         candidates=candidates,
-        scopes=_path(row),
+        scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
         lasts=phases.at_most(row, policy),
     )
@@ -307,6 +322,7 @@ def _runner_standing(row: Row) -> RunnerStanding:
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
         free=allocatable.minus(_resources(row, "reserved_")),
+        pool_id=row["pool_id"],
     )
 
 

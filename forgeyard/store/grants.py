@@ -20,7 +20,8 @@ from forgeyard.model.transitions import (
 )
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import CRITICAL_PURPOSES, Purpose
-from forgeyard.store import bulk, keys, phases, scopes, tables
+from forgeyard.scheduler.scopes import Charge
+from forgeyard.store import bulk, codec, keys, phases, scopes, tables
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.release import DIMENSIONS
 
@@ -71,19 +72,24 @@ class Grant:
 def write(
     connection: sa.Connection,
     grants: Sequence[Grant],
+    charges: Sequence[tuple[Charge, ...]],
     *,
     cycle: Row,
     now: int,
     policy: LeasePolicy,
 ) -> None:
-    """Write every grant of one cycle."""
+    """Write every grant of one cycle, and with it what its scopes were charged."""
     if not grants:
         return
     names = _run_names(connection, grants)
     _take_jobs(connection, grants, now=now)
     attempts = [_attempt(grant, cycle, now) for grant in grants]
     bulk.insert(connection, tables.attempts, attempts)
-    bulk.insert(connection, tables.leases, [_lease(grant, now, policy) for grant in grants])
+    leases = [
+        {**_lease(grant, now, policy), "charged": codec.encode(charged, tuple[Charge, ...])}
+        for grant, charged in zip(grants, charges, strict=True)
+    ]
+    bulk.insert(connection, tables.leases, leases)
     reservations = [_reservation(grant, now, policy) for grant in grants]
     bulk.insert(connection, tables.reservations, reservations)
     _reserve(connection, grants)

@@ -16,7 +16,7 @@ from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import codec, holds, outbox, tables
+from forgeyard.store import codec, holds, outbox, shares, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
@@ -81,6 +81,10 @@ class QueueView:
 
     queue_id: str
     name: str
+    path: str
+    paused: bool
+    """Whether the queue or a scope around it is paused."""
+    note: str
     pending: int
     eligible: Mapping[str, int]
     running: int
@@ -244,7 +248,7 @@ def _held(connection: sa.Connection, now: int) -> tuple[HeldView, ...]:
 def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
     """Show every queue with what waits in it and what runs."""
     now = database_now(connection)
-    jobs, scopes = tables.jobs, tables.scopes
+    jobs = tables.jobs
     query = (
         sa.select(
             jobs.c.queue_id,
@@ -259,18 +263,30 @@ def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
     groups: dict[str, list[Row]] = {}
     for row in connection.execute(query).mappings():
         groups.setdefault(row["queue_id"], []).append(dict(row))
-    named = sa.select(scopes.c.scope_id, scopes.c.name).where(scopes.c.kind == _LEVEL_OF_QUEUES)
+    known = shares.by_path(connection)
+    by_id = {row["scope_id"]: row for row in known.values()}
     return tuple(
-        _queue_view(queue_id, name, groups.get(queue_id, []), now=now)
-        for queue_id, name in connection.execute(named.order_by(scopes.c.name))
+        _queue_view(path, _around(row, by_id), groups.get(row["scope_id"], []), now=now)
+        for path, row in sorted(known.items())
+        if row["kind"] == _LEVEL_OF_QUEUES
     )
 
 
-def _queue_view(queue_id: str, name: str, groups: Sequence[Row], *, now: int) -> QueueView:
+def _around(scope: Row, by_id: Mapping[str, Row]) -> list[Row]:
+    """List a scope and those that it lies in, outermost first."""
+    outer = by_id.get(scope["parent_id"] or "")
+    return [*(_around(outer, by_id) if outer else ()), scope]
+
+
+def _queue_view(path: str, around: Sequence[Row], groups: Sequence[Row], *, now: int) -> QueueView:
     eligible = [group for group in groups if group["state"] == JobState.ELIGIBLE]
+    paused = [scope for scope in around if scope["paused"]]
     return QueueView(
-        queue_id=queue_id,
-        name=name,
+        queue_id=around[-1]["scope_id"],
+        name=around[-1]["name"],
+        path=path,
+        paused=bool(paused),
+        note=paused[0]["note"] or "" if paused else "",
         pending=sum(g["total"] for g in groups if g["state"] == JobState.PENDING),
         eligible={group["priority"]: group["total"] for group in eligible},
         running=sum(g["total"] for g in groups if JobState(g["state"]) in RUNNING),

@@ -118,7 +118,7 @@ def end_offer(
 
     What its scopes were charged is theirs again.
     """
-    scopes.refund(connection, held.job)
+    scopes.refund(connection, held.job, held.lease)
     return _end(
         connection, held, state, lease=lease, reason=reason, now=now, settled_at=now, **values
     )

@@ -4,14 +4,15 @@ How a run is written and how it is stopped is told in `births` and `stopping`.
 """
 
 import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
-from forgeyard.model.injection import BUILT_IN, Injection
+from forgeyard.model.injection import BUILT_IN_INJECTION, Injection
 from forgeyard.model.job import JobSpec
-from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.policy import LeasePolicy, PriorityPolicy
 from forgeyard.model.run import Concurrency, GitSource, RunSpec, check_graph
 from forgeyard.model.transitions import (
     FINAL_JOB_STATES,
@@ -19,12 +20,17 @@ from forgeyard.model.transitions import (
     JobState,
     RunState,
 )
+from forgeyard.scheduler.elevation import check_elevation, is_elevated
 from forgeyard.scheduler.snapshot import CLASS_OF
-from forgeyard.store import changes, codec, groups, jobs, specs, tables
-from forgeyard.store.births import QUEUE_NAME, Birth, draw_id, give_birth
+from forgeyard.store import changes, codec, groups, jobs, scopes, shares, specs, tables
+from forgeyard.store.births import Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.stopping import lock_jobs, stop_job, stop_run
+
+BUILT_IN = PriorityPolicy()
+NAMED = 20
+"""How many elevated jobs of a run the audit trail names; it counts all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +49,12 @@ class Submission:
     """The commit that the source's files are, as the submitter says."""
     proposal: bool = False
     """Whether it comes from outside, so that no job of it may see a trusted runner (DEV-012)."""
-    injection: Injection = BUILT_IN
+    injection: Injection = BUILT_IN_INJECTION
     """What policy adds to the requirements of its jobs."""
+    queue: str | None = None
+    """The path of a queue; else the run file's, else the default one."""
+    elevation: str | None = None
+    """Why it may have a priority that not everybody may ask for; audited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +66,12 @@ class Submitted:
 
 
 def submit(
-    connection: sa.Connection, submission: Submission, *, policy: LeasePolicy, rng: random.Random
+    connection: sa.Connection,
+    submission: Submission,
+    *,
+    policy: LeasePolicy,
+    priorities: PriorityPolicy = BUILT_IN,
+    rng: random.Random,
 ) -> Submitted:
     """Store a run and let its first jobs wait for runners; the same key gives the same run.
 
@@ -64,11 +79,12 @@ def submit(
 
     Raises:
         IdempotencyMismatch: the key came before with another body.
-        NotFound: the source was not uploaded.
+        NotFound: the source was not uploaded, or there is no such queue.
         InvalidRequirements: the jobs do not form a graph, or ask for what policy forbids.
+        Forbidden: a priority may not be asked for, or not without a reason.
     """
-    spec = injected(submission.spec, submission.injection, proposal=submission.proposal)
-    _check(spec)
+    _check(submission.spec)
+    elevated = _elevated(submission.spec.jobs, priorities, reason=submission.elevation)
     now = database_now(connection)
     run_id = draw_id("run", now=now, rng=rng)
     if submission.idempotency_key is not None:
@@ -76,32 +92,76 @@ def submit(
         if earlier is not None:
             return Submitted(run_id=earlier, created=False)
     _use_source(connection, submission.source_digest, now=now)
+    queue = shares.queue_of(connection, submission.queue or submission.spec.queue)
     birth = Birth(
         run_id=run_id,
-        spec=spec,
+        spec=injected(
+            submission.spec,
+            submission.injection,
+            queue=shares.path_of(connection, queue),
+            proposal=submission.proposal,
+        ),
         document=submission.document,
         source_digest=submission.source_digest,
         git=submission.git,
         submitted_by=submission.submitted_by,
         partition=submission.partition,
+        scopes=queue,
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
+    _audit_elevation(connection, birth, elevated, reason=submission.elevation, now=now)
     return Submitted(run_id=run_id, created=True)
 
 
-def injected(spec: RunSpec, injection: Injection, *, proposal: bool) -> RunSpec:
-    """Add to the jobs of a run what policy demands.
+def injected(spec: RunSpec, injection: Injection, *, queue: str, proposal: bool) -> RunSpec:
+    """Add to the jobs of a run in the queue of this path what policy demands.
 
     Raises:
         InvalidRequirements: a job asks for what policy forbids.
     """
     marked = (replace(job, proposal=job.proposal or proposal) for job in spec.jobs)
-    return replace(spec, jobs=tuple(_demanding(job, injection) for job in marked))
+    return replace(spec, jobs=tuple(_demanding(job, injection, queue=queue) for job in marked))
 
 
-def _demanding(job: JobSpec, injection: Injection) -> JobSpec:
+def _demanding(job: JobSpec, injection: Injection, *, queue: str) -> JobSpec:
     hurry = job.wishes.scheduling_class or CLASS_OF[job.priority]
-    return injection.into(job, queue=QUEUE_NAME, scheduling_class=hurry)
+    return injection.into(job, queue=queue, scheduling_class=hurry)
+
+
+def _elevated(
+    wanted: Iterable[JobSpec], policy: PriorityPolicy, *, reason: str | None
+) -> list[JobSpec]:
+    """Check every job's priority; list those that not everybody may ask for."""
+    elevated: list[JobSpec] = []
+    for job in wanted:
+        asked = (job.priority, job.wishes.scheduling_class)
+        field = f"jobs.{job.matrix.of if job.matrix else job.name}.priority"
+        check_elevation(*asked, policy, reason=reason, field=field)
+        if is_elevated(*asked, policy):
+            elevated.append(job)
+    return elevated
+
+
+def _audit_elevation(
+    connection: sa.Connection,
+    birth: Birth,
+    elevated: Sequence[JobSpec],
+    *,
+    reason: str | None,
+    now: int,
+) -> None:
+    """Write down who asked for more than everybody may, for which jobs, and why (FAR-021)."""
+    if elevated:
+        named = ", ".join(f"{job.name} {job.priority}" for job in elevated[:NAMED])
+        _audit(
+            connection,
+            "run.elevate",
+            birth.run_id,
+            reason=f"{len(elevated)} jobs ({named}): {reason}",
+            actor=birth.submitted_by,
+            channel="api",
+            now=now,
+        )
 
 
 def _begin(
@@ -126,8 +186,10 @@ def rerun_failed(
     *,
     actor: str,
     policy: LeasePolicy,
+    priorities: PriorityPolicy = BUILT_IN,
+    elevation: str | None = None,
     rng: random.Random,
-    injection: Injection = BUILT_IN,
+    injection: Injection = BUILT_IN_INJECTION,
 ) -> Submitted:
     """Start a new run of the same document, which takes over the successes of the first.
 
@@ -135,6 +197,7 @@ def rerun_failed(
         NotFound: there is no such run, or its source is gone.
         Conflict: it has not ended, or nothing in it failed.
         InvalidRequirements: policy forbids by now what a job asks for.
+        Forbidden: a priority may not be asked for, or not without a reason.
     """
     run = changes.find(connection, RUN, run_id)
     if RunState(run["state"]) not in FINAL_RUN_STATES:
@@ -144,11 +207,13 @@ def rerun_failed(
         raise Conflict(f"no job of run {run['name']} failed", field="run_id", value=run_id)
     now = database_now(connection)
     _use_source(connection, run["source_digest"], now=now)
-    reused = _reusable(connection, rows)
+    reused, path = _reusable(connection, rows), scopes.path_of(rows[0])
+    queue = shares.path_of(connection, path)
     wanted = tuple(
-        spec if spec.name in reused else _demanding(spec, injection)
+        spec if spec.name in reused else _demanding(spec, injection, queue=queue)
         for spec in (codec.decode(JobSpec, row["spec"]) for row in rows)
     )
+    elevated = _elevated(wanted, priorities, reason=elevation)
     birth = Birth(
         run_id=draw_id("run", now=now, rng=rng),
         spec=RunSpec(
@@ -164,8 +229,10 @@ def rerun_failed(
         partition=run["partition"],
         rerun_of=run_id,
         reused=reused,
+        scopes=path,
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
+    _audit_elevation(connection, birth, elevated, reason=elevation, now=now)
     return Submitted(run_id=birth.run_id, created=True)
 
 

@@ -20,9 +20,10 @@ from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.order import BASE
+from forgeyard.model.wishes import SchedulingClass
+from forgeyard.scheduler.order import BASE, class_adjustment
 from forgeyard.scheduler.preempt import URGENT
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
 from forgeyard.store import (
     holds,
@@ -136,7 +137,7 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         {priority.value: points for priority, points in BASE.items()}, value=jobs.c.priority
     )
     waited = sa.case((jobs.c.eligible_at > now, 0), else_=now - jobs.c.eligible_at)
-    adjusted = base + jobs.c.adjustment
+    adjusted = base + jobs.c.adjustment + _class_adjustment(policy)
     adjusted = sa.case((adjusted < 0, 0), else_=adjusted)
     aged = adjusted + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
     return sa.case(
@@ -144,6 +145,14 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         (aged > policy.aging_limit, policy.aging_limit),
         else_=aged,
     )
+
+
+def _class_adjustment(policy: SchedulingPolicy) -> sa.ColumnElement[int]:
+    jobs = tables.jobs
+    implied = sa.case({p.value: c.value for p, c in CLASS_OF.items()}, value=jobs.c.priority)
+    named = sa.func.coalesce(jobs.c.scheduling_class, implied)
+    points = {one.value: class_adjustment(one, policy) for one in SchedulingClass}
+    return sa.case(points, value=named)
 
 
 def _refusals(connection: sa.Connection, partition: str, *, now: int) -> dict[str, dict[str, str]]:

@@ -127,6 +127,7 @@ jobs = sa.Table(
     text("organization_id", default="org_default"),
     text("project_id", default="prj_default"),
     text("wishes", default="{}"),  # Wishes, JSON: what is its own and decides about its place
+    text("scheduling_class", nullable=True),  # as wished; NULL: the one its priority implies
     number("adjustment", default=0),  # of its priority, by policy or an operator
     number("lasts_ms", default=4_800_000),  # its timeouts on a runner, added up
     number("has_inputs", default=1),  # its runner must fetch something first
@@ -208,6 +209,7 @@ leases = sa.Table(
     number("expires_at"),  # of the offer, then of the execution; this is its deadline row
     number("ended_at", nullable=True),
     text("preempted_for", nullable=True),  # the job for which its runner is being cleared
+    text("charged", nullable=True),  # [Charge], JSON: what its scopes give back if it is refused
     sa.UniqueConstraint("attempt_id"),
     sa.UniqueConstraint("job_id", "epoch"),
     sa.Index("ix_leases_state_expires_at", "state", "expires_at"),

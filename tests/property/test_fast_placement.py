@@ -19,7 +19,7 @@ from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.places import naive_lasting, naive_passing, placeable, placed, some_kept_pool, some_pool
 from tests.scheduling import NOW
-from tests.tree import Path, some_tree
+from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
 WORLDS = 500
@@ -32,7 +32,12 @@ def a_crowd(seed: int) -> Snapshot:
     rng = Random(seed)
     models = [_odd(rng, some_runner(rng, place)) for place in range(rng.randint(1, 6))]
     runners = tuple(
-        replace(rng.choice(models), runner_id=f"rnr_{place}", name=f"runner-{place // 2}")
+        replace(
+            rng.choice(models),
+            runner_id=f"rnr_{place}",
+            name=f"runner-{place // 2}",
+            pool_id=rng.choice(POOLS),
+        )
         for place in range(rng.randint(0, 24))
     )
     kinds = [placeable(rng, some_job(rng, place)) for place in range(6)]
@@ -151,6 +156,7 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         assert made.diagnoses == naive.diagnoses(), f"seed {seed}"
         hits["decisions"] += len(made.decisions)
         hits["held at a gate"] += len(naive.held)
+        hits["kept out of a pool"] += naive.pooled
         hits["lent beyond a quota"] += naive.lent
         hits["lent by the owner of a pool"] += naive.spilled
         hits["kept from a pool"] += sum(

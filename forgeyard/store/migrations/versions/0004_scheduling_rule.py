@@ -15,7 +15,10 @@ LONGEST = 4_800_000
 DIMENSIONS = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
 _OF_SCOPES = ("weight", "burst_percent", "paused", "finish_tag", "clock")
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
-_OF_JOBS = ("preempted_at", "has_inputs", "lasts_ms", "adjustment", "wishes")
+_OF_JOBS = (
+    *("preempted_at", "has_inputs", "lasts_ms", "adjustment"),
+    *("scheduling_class", "wishes"),
+)
 _PATH = ("organization_id", "project_id")
 _HOLDERS = {
     "tenant_id": "tnt_default",
@@ -39,6 +42,7 @@ def upgrade() -> None:
     """Add what is new; what exists belongs to the default scopes and holds no device."""
     _grow_scopes()
     _grow_jobs()
+    _grow_leases()
     _grow_reservations()
     _grow_runners()
     op.add_column("cycles", _text("pressure", default=""))
@@ -65,11 +69,16 @@ def _grow_jobs() -> None:
     op.add_column("jobs", _text("organization_id", default="org_default"))
     op.add_column("jobs", _text("project_id", default="prj_default"))
     op.add_column("jobs", _text("wishes", default="{}"))
+    op.add_column("jobs", _text("scheduling_class", nullable=True))
     op.add_column("jobs", _number("adjustment", default=0))
     op.add_column("jobs", _number("lasts_ms", default=LONGEST))
     op.add_column("jobs", _number("has_inputs", default=1))
     op.add_column("jobs", _number("preempted_at", nullable=True))
     op.add_column("leases", _text("preempted_for", nullable=True))
+
+
+def _grow_leases() -> None:
+    op.add_column("leases", _text("charged", nullable=True))
 
 
 def _grow_reservations() -> None:
@@ -212,6 +221,8 @@ def downgrade() -> None:
             "location",
         ):
             runners.drop_column(name)
+    with op.batch_alter_table("leases") as leases:
+        leases.drop_column("charged")
     with op.batch_alter_table("reservations") as reservations:
         for name in ("ends_by", *_HOLDERS):
             reservations.drop_column(name)
