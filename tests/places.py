@@ -16,14 +16,15 @@ REGIONS = ("eu", "us")
 SHORT, LONG = Millis(600_000), Millis(7_200_000)
 
 
-def some_pool(rng: Random, place: int, owners: Sequence[str]) -> SchedulingPool:
+def some_pool(rng: Random, pool_id: str, owners: Sequence[str]) -> SchedulingPool:
     """Make a pool; most of them are nothing special."""
+    name = rng.choice(POOLS)
     if rng.random() < 0.6:
-        return SchedulingPool(pool_id=f"pol_{place}", name=POOLS[place % 3])
+        return SchedulingPool(pool_id=pool_id, name=name)
     owner = rng.choice(owners) if rng.random() < 0.75 else None
     return SchedulingPool(
-        pool_id=f"pol_{place}",
-        name=POOLS[place % 3],
+        pool_id=pool_id,
+        name=name,
         owner_id=owner,
         owner=f"team {owner}",
         sharing=Sharing.SHARED if owner is None else Sharing.RESERVED,
@@ -35,10 +36,11 @@ def some_pool(rng: Random, place: int, owners: Sequence[str]) -> SchedulingPool:
     )
 
 
-def some_kept_pool(owner: str) -> SchedulingPool:
-    """Make a pool that lends what its owner leaves idle."""
+def some_kept_pool(rng: Random, owners: Sequence[str]) -> SchedulingPool:
+    """Make a pool that lends what its owner leaves idle, who often has no jobs at all."""
+    owner = rng.choice(("stranger", rng.choice(owners)))
     return SchedulingPool(
-        pool_id="pol_kept",
+        pool_id="pol_default",
         name="default",
         owner_id=owner,
         owner=f"team {owner}",

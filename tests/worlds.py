@@ -159,7 +159,7 @@ def a_world(seed: int) -> Snapshot:
         job = replace(job, requirements=kind.requirements, resources=kind.resources)
         queue.append(placeable(rng, job))
     owners = ("prj_default", "prj_other")
-    pools = [some_pool(rng, place, owners) for place in range(3)]
+    pools = [some_pool(rng, f"pol_{place}", owners) for place in range(3)]
     runners = [some_runner(rng, place) for place in range(rng.randint(0, 8))]
     return Snapshot(
         partition="default",

@@ -12,7 +12,8 @@ from forgeyard.scheduler.standing import Sharing
 from forgeyard.store import pool_views, pools
 from forgeyard.store.engine import read
 from forgeyard.store.pool_views import PoolView, WindowView
-from forgeyard.store.pools import Author, PoolRules
+from forgeyard.store.pools import PoolRules
+from forgeyard.store.shares import Intent
 
 router = APIRouter(prefix="/v1/pools", tags=["pools"])
 PoolPath = Annotated[str, Path(max_length=100)]
@@ -28,9 +29,9 @@ class Because(Body):
     reason: Why
     actor: Who = "api"
 
-    def author(self) -> Author:
+    def intent(self) -> Intent:
         """Say who does it, and through which channel."""
-        return Author(actor=self.actor, channel=CHANNEL, reason=self.reason)
+        return Intent(actor=self.actor, channel=CHANNEL, reason=self.reason)
 
 
 class ChangePool(Because):
@@ -85,7 +86,7 @@ def show_pool(name: PoolPath, deps: Deps) -> PoolView:
 def create_pool(message: CreatePool, deps: Deps) -> PoolView:
     """Make a pool."""
     with deps.change() as connection:
-        pools.create(connection, message.name, message.rules(), message.author(), rng=deps.rng)
+        pools.create(connection, message.name, message.rules(), message.intent(), rng=deps.rng)
         return pool_views.pool(connection, message.name)
 
 
@@ -93,7 +94,7 @@ def create_pool(message: CreatePool, deps: Deps) -> PoolView:
 def change_pool(name: PoolPath, message: ChangePool, deps: Deps) -> PoolView:
     """Say anew whom a pool serves; running jobs go on."""
     with deps.change() as connection:
-        pools.change(connection, name, message.rules(), message.author())
+        pools.change(connection, name, message.rules(), message.intent())
         return pool_views.pool(connection, name)
 
 
@@ -101,21 +102,21 @@ def change_pool(name: PoolPath, message: ChangePool, deps: Deps) -> PoolView:
 def drain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
     """Let the runners of a pool finish what they have and take nothing more."""
     with deps.change() as connection:
-        pools.drain(connection, name, message.author())
+        pools.drain(connection, name, message.intent())
 
 
 @router.post("/{name}:undrain", status_code=204)
 def undrain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
     """Let the runners of a pool take work again."""
     with deps.change() as connection:
-        pools.undrain(connection, name, message.author())
+        pools.undrain(connection, name, message.intent())
 
 
 @router.post("/{name}:assign", status_code=204)
 def assign_runner(name: PoolPath, message: AssignRunner, deps: Deps) -> None:
     """Put a runner into a pool, whatever its agent asks for."""
     with deps.change() as connection:
-        pools.assign(connection, message.runner, name, message.author())
+        pools.assign(connection, message.runner, name, message.intent())
 
 
 @router.post("/{name}/maintenance", status_code=201)
@@ -127,7 +128,7 @@ def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> Wind
             name,
             starts_at=message.starts_at,
             ends_at=message.ends_at,
-            author=message.author(),
+            intent=message.intent(),
             partition=deps.config.partition,
             rng=deps.rng,
         )
@@ -138,4 +139,4 @@ def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> Wind
 def cancel_maintenance(window_id: PoolPath, message: Because, deps: Deps) -> None:
     """Open a pool again, or never close it."""
     with deps.change() as connection:
-        pools.cancel_window(connection, window_id, message.author())
+        pools.cancel_window(connection, window_id, message.intent())

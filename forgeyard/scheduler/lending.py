@@ -7,9 +7,7 @@ found the pool full, and what ends next is for it.
 
 from collections.abc import Iterable
 
-import numpy as np
-
-from forgeyard.scheduler.columns import Columns, Mask, fits
+from forgeyard.scheduler.columns import Columns, fits
 from forgeyard.scheduler.snapshot import SchedulingJob
 from forgeyard.scheduler.standing import is_own_pool
 
@@ -25,13 +23,6 @@ def idle_pools(columns: Columns, waiting: Iterable[SchedulingJob]) -> frozenset[
             seen.add(look)
             able = columns.satisfying(job) & fits(columns.wanted(job.resources), columns.room)
             for name in own:
-                if (able & _in_pool(columns, name)).any():
+                if able[columns.in_pool(name)].any():
                     del lending[name]
     return frozenset(lending)
-
-
-def _in_pool(columns: Columns, pool_id: str) -> Mask:
-    """Tell which runners belong to a pool."""
-    of_profiles = np.array([it.pool_id == pool_id for it in columns.profiles], dtype=np.bool_)
-    found: Mask = of_profiles[columns.profile_of]
-    return found

@@ -16,25 +16,17 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.scopes import ROOT
 from forgeyard.scheduler.standing import SchedulingPool, Sharing
-from forgeyard.store import bulk, changes, generations, tables
+from forgeyard.store import bulk, changes, generations, shares, tables
 from forgeyard.store.births import draw_id
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.sessions import lock_runner
+from forgeyard.store.shares import Intent
 
 LEVEL = 3
 OPEN, DRAINING = "open", "draining"
 _pools, _scopes, _runners = tables.pools, tables.scopes, tables.runners
 _windows = tables.maintenance_windows
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Author:
-    """Who changes something, through which channel and why; all of it is audited."""
-
-    actor: str
-    channel: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,12 +87,6 @@ def _pool(row: Row, closing: tuple[Millis, str] | None) -> SchedulingPool:
     )
 
 
-def of_runners(connection: sa.Connection, runner_ids: Collection[str]) -> set[str]:
-    """Tell in which pools runners are, without a lock; whoever grants looks again under it."""
-    named = bulk.among(connection, _runners.c.runner_id, runner_ids)
-    return set(connection.execute(sa.select(_runners.c.pool_id).where(named)).scalars())
-
-
 def versions(connection: sa.Connection, pool_ids: Collection[str]) -> Mapping[str, int]:
     """Tell the versions of pools whose scopes the caller has locked."""
     named = bulk.among(connection, _pools.c.pool_id, pool_ids)
@@ -109,7 +95,7 @@ def versions(connection: sa.Connection, pool_ids: Collection[str]) -> Mapping[st
 
 
 def create(
-    connection: sa.Connection, name: str, rules: PoolRules, author: Author, *, rng: random.Random
+    connection: sa.Connection, name: str, rules: PoolRules, intent: Intent, *, rng: random.Random
 ) -> str:
     """Make a pool; return its id.
 
@@ -126,11 +112,11 @@ def create(
         raise Conflict(f"there is a pool {name}", field="name", value=name, allowed="another name")
     scope = {"scope_id": pool_id, "level": LEVEL, "kind": "pool", "name": name, "parent_id": ROOT}
     connection.execute(sa.insert(_scopes).values(scope))
-    _told(connection, "pool.create", pool_id, author, _said(rules))
+    _told(connection, "pool.create", pool_id, intent, _said(rules))
     return pool_id
 
 
-def change(connection: sa.Connection, name_or_id: str, rules: PoolRules, author: Author) -> None:
+def change(connection: sa.Connection, name_or_id: str, rules: PoolRules, intent: Intent) -> None:
     """Say anew whom a pool serves; running jobs go on.
 
     Raises:
@@ -139,21 +125,21 @@ def change(connection: sa.Connection, name_or_id: str, rules: PoolRules, author:
     """
     pool = _lock(connection, name_or_id)
     _update(connection, pool, _ruled(connection, rules))
-    _told(connection, "pool.set", pool["pool_id"], author, _said(rules))
+    _told(connection, "pool.set", pool["pool_id"], intent, _said(rules))
 
 
-def drain(connection: sa.Connection, name_or_id: str, author: Author) -> None:
+def drain(connection: sa.Connection, name_or_id: str, intent: Intent) -> None:
     """Let the runners of a pool finish what they have and take nothing more (RUN-002).
 
     Raises:
         NotFound: there is no such pool.
     """
     pool = _lock(connection, name_or_id)
-    _update(connection, pool, {"state": DRAINING, "reason": author.reason})
-    _told(connection, "pool.drain", pool["pool_id"], author)
+    _update(connection, pool, {"state": DRAINING, "reason": intent.reason})
+    _told(connection, "pool.drain", pool["pool_id"], intent)
 
 
-def undrain(connection: sa.Connection, name_or_id: str, author: Author) -> None:
+def undrain(connection: sa.Connection, name_or_id: str, intent: Intent) -> None:
     """Let the runners of a pool take work again.
 
     Raises:
@@ -161,10 +147,10 @@ def undrain(connection: sa.Connection, name_or_id: str, author: Author) -> None:
     """
     pool = _lock(connection, name_or_id)
     _update(connection, pool, {"state": OPEN, "reason": None})
-    _told(connection, "pool.undrain", pool["pool_id"], author)
+    _told(connection, "pool.undrain", pool["pool_id"], intent)
 
 
-def assign(connection: sa.Connection, runner: str, name_or_id: str, author: Author) -> None:
+def assign(connection: sa.Connection, runner: str, name_or_id: str, intent: Intent) -> None:
     """Put a runner into a pool, whatever it asked for; its running jobs go on (ELG-042).
 
     Raises:
@@ -183,7 +169,7 @@ def assign(connection: sa.Connection, runner: str, name_or_id: str, author: Auth
         .where(_runners.c.runner_id == found["runner_id"])
         .values(pool_id=pool["pool_id"], changed_at=database_now(connection))
     )
-    _told(connection, "pool.assign", found["runner_id"], author, f"to {pool['name']}")
+    _told(connection, "pool.assign", found["runner_id"], intent, f"to {pool['name']}")
 
 
 def add_window(
@@ -192,7 +178,7 @@ def add_window(
     *,
     starts_at: int,
     ends_at: int,
-    author: Author,
+    intent: Intent,
     partition: str,
     rng: random.Random,
 ) -> str:
@@ -213,16 +199,16 @@ def add_window(
     pool = _lock(connection, name_or_id)
     window_id = draw_id("mwn", now=now, rng=rng)
     window = {"window_id": window_id, "pool_id": pool["pool_id"], "starts_at": starts_at}
-    said = {"ends_at": ends_at, "reason": author.reason, "actor": author.actor}
+    said = {"ends_at": ends_at, "reason": intent.reason, "actor": intent.actor}
     connection.execute(sa.insert(_windows).values({**window, **said}))
     kind = changes.DeadlineKind.MAINTENANCE
     changes.set_deadline(connection, kind, window_id, partition=partition, due_at=ends_at)
     _update(connection, pool, {})
-    _told(connection, "pool.maintenance_add", pool["pool_id"], author, window_id)
+    _told(connection, "pool.maintenance_add", pool["pool_id"], intent, window_id)
     return window_id
 
 
-def cancel_window(connection: sa.Connection, window_id: str, author: Author) -> None:
+def cancel_window(connection: sa.Connection, window_id: str, intent: Intent) -> None:
     """Open a pool again, or never close it.
 
     Raises:
@@ -236,7 +222,7 @@ def cancel_window(connection: sa.Connection, window_id: str, author: Author) -> 
     connection.execute(sa.delete(_windows).where(_windows.c.window_id == window_id))
     changes.clear_deadlines(connection, window_id, changes.DeadlineKind.MAINTENANCE)
     _update(connection, pool, {})
-    _told(connection, "pool.maintenance_cancel", pool_id, author, window_id)
+    _told(connection, "pool.maintenance_cancel", pool_id, intent, window_id)
 
 
 def _ruled(connection: sa.Connection, rules: PoolRules) -> dict[str, object]:
@@ -245,38 +231,26 @@ def _ruled(connection: sa.Connection, rules: PoolRules) -> dict[str, object]:
             "a reserved pool needs an owner", field="owner", allowed="the scope that it is for"
         )
     return {
-        "owner_id": None if rules.owner is None else scope_id_of(connection, rules.owner),
+        "owner_id": None if rules.owner is None else _owner_id(connection, rules.owner),
         "trust": None if rules.trust is None else rules.trust.value,
         "sharing": rules.sharing.value,
         "spillover": int(rules.spillover),
     }
 
 
-def scope_id_of(connection: sa.Connection, said: str) -> str:
-    """Find a scope by its id, or by the path of names from its tenant on.
-
-    Raises:
-        NotFound: there is no such scope.
-    """
-    known = sa.select(_scopes.c.scope_id).where(_scopes.c.scope_id == said)
-    found = connection.execute(known).scalar()
-    parent = ROOT
-    for name in () if found else said.split("/"):
-        below = sa.select(_scopes.c.scope_id).where(
-            _scopes.c.parent_id == parent, _scopes.c.name == name, _scopes.c.level != LEVEL
-        )
-        found = connection.execute(below).scalar()
-        if found is None:
-            break
-        parent = found
-    if found is None:
+def _owner_id(connection: sa.Connection, said: str) -> str:
+    known = shares.by_path(connection)
+    ids = {row["scope_id"] for row in known.values()}
+    if said in known:
+        return str(known[said]["scope_id"])
+    if said not in ids:
         raise NotFound(
             f"no scope {said}",
             field="owner",
             value=said,
             allowed="its id, or tenant/organization/…",
         )
-    return str(found)
+    return said
 
 
 def _said(rules: PoolRules) -> str:
@@ -316,17 +290,17 @@ def _update(connection: sa.Connection, pool: Row, values: Mapping[str, object]) 
 
 
 def _told(
-    connection: sa.Connection, action: str, target: str, author: Author, what: str = ""
+    connection: sa.Connection, action: str, target: str, intent: Intent, what: str = ""
 ) -> None:
     """Audit a change, let what could never run be judged again, and wake every loop."""
     changes.audit(
         connection,
-        actor=author.actor,
-        channel=author.channel,
+        actor=intent.actor,
+        channel=intent.channel,
         action=action,
         target=target,
-        detail=": ".join(part for part in (what, author.reason) if part),
+        detail=": ".join(part for part in (what, intent.reason) if part),
         now=database_now(connection),
     )
     generations.bump(connection)
-    changes.wake_all_waiting(connection, reason=f"{action}: {author.reason}")
+    changes.wake_all_waiting(connection, reason=f"{action}: {intent.reason}")

@@ -22,7 +22,7 @@ from tests.scheduling import NOW
 from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
-WORLDS = 500
+WORLDS = 560
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
 
@@ -36,16 +36,15 @@ def a_crowd(seed: int) -> Snapshot:
             rng.choice(models),
             runner_id=f"rnr_{place}",
             name=f"runner-{place // 2}",
-            pool_id=rng.choice(POOLS),
         )
         for place in range(rng.randint(0, 24))
     )
     kinds = [placeable(rng, some_job(rng, place)) for place in range(6)]
     scopes, paths = some_tree(rng)
     owners = [scope_id for path in paths for scope_id in path]
-    pools = [some_pool(rng, place, owners) for place in range(4)]
-    if rng.random() < 0.25:
-        pools = [some_kept_pool(rng.choice(("stranger", *owners)))]
+    pools = [some_pool(rng, name, owners) for name in POOLS]
+    if rng.random() < 0.2:
+        pools = [some_kept_pool(rng, owners)]
     runners = tuple(placed(rng, runner, rng.choice(pools)) for runner in runners)
     jobs = tuple(
         _owned(rng, _asked(rng, some_job(rng, place), rng.choice(kinds), runners), paths)
