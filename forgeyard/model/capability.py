@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, cast
+from unicodedata import normalize
 
 from annotated_types import MaxLen
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -138,6 +139,11 @@ class Requirements:
     def origin(self, path: str) -> Origin:
         """Tell who wants what stands at this path."""
         return self.origins.get(path, WRITTEN)
+
+
+def normal_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Write labels the one way that Unicode calls composed, so that what looks alike is alike."""
+    return {normalize("NFC", name): normalize("NFC", value) for name, value in labels.items()}
 
 
 def parse_range(text: str, *, field: str) -> SpecifierSet:

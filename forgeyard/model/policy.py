@@ -186,6 +186,9 @@ class SchedulingPolicy:
     aging_limit: Annotated[
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
+    degraded_takes: Annotated[
+        int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
+    ] = 100
     maintenance_lead: Annotated[
         Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
     ] = Millis(DAY)

@@ -110,6 +110,7 @@ _DOING = {
     RejectionCode.UNHEALTHY: ("is unhealthy", "are unhealthy"),
     RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
     RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
+    RejectionCode.DEGRADED: ("is not well", "are not well"),
     RejectionCode.POOL_DRAINING: ("is in a pool that drains", "are in pools that drain"),
     RejectionCode.POOL_MAINTENANCE: (
         "is in a pool under maintenance",

@@ -235,8 +235,10 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     found: list[Diagnosis] = []
     census = Census(board.columns)
     for job in blocked:
+        weight = job.priority if board.columns.has_unwell else None
         refusals, asked = tuple(sorted(job.refused_by.items())), job.requirements.origins
-        key = (board.kind_of(job), refusals, tuple(sorted(asked.items(), key=itemgetter(0))))
+        origins = tuple(sorted(asked.items(), key=itemgetter(0)))
+        key = (board.kind_of(job), refusals, weight, origins)
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))

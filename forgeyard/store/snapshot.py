@@ -251,14 +251,19 @@ def _runners(
     for row in rows:
         try:
             age = freshness(row["reported_at"], now, policy.staleness)
-            found.append(_runner(dict(row), known, pool=places[row["pool_id"]], age=age))
+            found.append(_runner(dict(row), known, policy, pool=places[row["pool_id"]], age=age))
         except (Corrupt, ValueError, KeyError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
 def _runner(
-    row: Row, known: dict[str, Capabilities], *, pool: SchedulingPool, age: Freshness
+    row: Row,
+    known: dict[str, Capabilities],
+    policy: SchedulingPolicy,
+    *,
+    pool: SchedulingPool,
+    age: Freshness,
 ) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
@@ -279,6 +284,7 @@ def _runner(
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
         degraded=row["health"] == RunnerHealth.DEGRADED,
+        takes_up_to=policy.degraded_takes,
         location=_location(row["location"]),
         holdings=holdings,
         holdings_digest=holdings_digest,
