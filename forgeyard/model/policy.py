@@ -1,4 +1,4 @@
-"""Every number an operator may turn, in one versioned document (MOD-004, MOD-005).
+"""Every number an operator may turn and every rule, in one versioned document (MOD-004, MOD-005).
 
 Durations are milliseconds. What stands beside a number is for `policy_document`, which holds a
 document from outside to it; code and tests may build any policy they like.
@@ -9,6 +9,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
+from annotated_types import MaxLen
+
+from forgeyard.model.rules import BUILT_IN_RULES, MAX_RULES, PolicyRule, Words
 from forgeyard.model.units import Millis
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -84,6 +87,18 @@ class ScoreWeights:
 
     headroom: Annotated[int, Setting(0, 1_000, "what room that stays free on a runner counts")] = 2
     load: Annotated[int, Setting(0, 1_000, "what few jobs side by side on a runner count")] = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessPolicy:
+    """How old a capability report may be (ELG-029)."""
+
+    general: Annotated[
+        Millis, Setting(0, 365 * DAY, "a runner with an older report gets no work; 0s: any age")
+    ] = Millis(0)
+    sensitive: Annotated[
+        Millis, Setting(0, 365 * DAY, "the same for deploy, signing and restricted trust; 0s: any")
+    ] = Millis(30 * DAY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +189,9 @@ class SchedulingPolicy:
     degraded_takes: Annotated[
         int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
     ] = 100
+    maintenance_lead: Annotated[
+        Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
+    ] = Millis(DAY)
     priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
@@ -182,6 +200,11 @@ class SchedulingPolicy:
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
+    staleness: StalenessPolicy = field(default_factory=StalenessPolicy)
+    nameable_pools: Words = ()
+    """The pools that a run file may name; `*` is any (ELG-030)."""
+    rules: Annotated[tuple[PolicyRule, ...], MaxLen(MAX_RULES)] = BUILT_IN_RULES
+    """What jobs must have whatever their authors say; those written replace the built-in ones."""
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""

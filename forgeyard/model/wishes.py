@@ -33,6 +33,19 @@ class Preemptibility(StrEnum):
     RESTARTABLE = "restartable"
 
 
+class Purpose(StrEnum):
+    """What a job is for, which decides what policy asks of its runner (DEV-011)."""
+
+    BUILD = "build"
+    TEST = "test"
+    DEPLOY = "deploy"
+    SIGNING = "signing"
+
+
+CRITICAL_PURPOSES = frozenset({Purpose.DEPLOY, Purpose.SIGNING})
+"""What harms others when it runs in the wrong place."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     """Everything of this sort that a job says."""
@@ -42,3 +55,4 @@ class Wishes:
     keys: Keys = ()
     """Exclusivity keys: no two jobs that share one run at once."""
     preemption: Preemptibility = Preemptibility.NEVER
+    purpose: Purpose = Purpose.BUILD

@@ -133,6 +133,7 @@ def _wishes(part: JobPart, at: str) -> Wishes:
         scheduling_class=part.scheduling_class,
         keys=unique(keys, at),
         preemption=part.preemption,
+        purpose=part.purpose,
     )
 
 

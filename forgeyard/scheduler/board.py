@@ -20,6 +20,7 @@ from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import Holds
 from forgeyard.scheduler.score import BEST, hash64, score
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.standing import NOBODY
 
 Scores = npt.NDArray[np.int16]
 NONE = -1
@@ -55,7 +56,7 @@ class Board:
         self._changed: list[int] = []
         self._kinds: dict[object, int] = {}
         self._rows: dict[object, _Row] = {}
-        self._known: dict[tuple[int, Resources], _Row] = {}
+        self._known: dict[tuple[object, ...], _Row] = {}
         self._held_at = [self.columns.place_of[name] for name in self._held_runners()]
         self._whole = {place: self.columns.left_at(place) for place in self._held_at}
         """What is left at the held places, whoever may have it."""
@@ -72,7 +73,7 @@ class Board:
     def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
         """List runners that take work and could do a job if they were empty, the emptiest first."""
         columns, wanted = self.columns, self.columns.wanted(job.resources)
-        able = columns.takes_work & columns.satisfying(job.requirements)
+        able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, NOBODY)
         able &= fits(wanted, columns.room)
         away = set(columns.turned_away(job))
         places = [place for place in np.flatnonzero(able).tolist() if place not in away]
@@ -89,7 +90,7 @@ class Board:
         """Tell what a job may use of a runner where room is held, its own room included."""
         return self._whole[place].minus(self._holds.withheld(job, self._runner_id(place)))
 
-    def _lent(self, job: SchedulingJob) -> Iterable[tuple[int, int]]:
+    def _held(self, job: SchedulingJob, lent: frozenset[str]) -> Iterable[tuple[int, int]]:
         """List the held places that a job may use beyond what is free for all, with its scores.
 
         They are few, so each is judged by the plain rules.
@@ -97,7 +98,7 @@ class Board:
         for place in self._held_at:
             runner, usable = self.columns.runners[place], self._usable(job, place)
             more = usable != self.columns.left_at(place)
-            if more and is_eligible(job, runner, free=usable):
+            if more and is_eligible(job, runner, free=usable, lent=lent):
                 points = score(job.resources, runner, usable, self._policy.weights)
                 yield place, points.total
 
@@ -120,13 +121,18 @@ class Board:
         return self.columns.runners[self.columns.place_of[runner_id]].pool_id
 
     def place(
-        self, job: SchedulingJob, *, outside: Collection[str] = ()
+        self,
+        job: SchedulingJob,
+        *,
+        outside: Collection[str] = (),
+        lent: frozenset[str] = NOBODY,
     ) -> tuple[tuple[str, int], ...]:
         """Give a job room on the best runner there is; tell who else may take it, best first.
 
-        Runners of the pools that it must stay outside of are passed over.
+        Runners of the pools that it must stay outside of are passed over; `lent` are pools that are
+        kept for owners who have no use for them.
         """
-        ranked = self._ranked(job, 1 + self._policy.candidates, outside)
+        ranked = self._ranked(job, 1 + self._policy.candidates, outside, lent)
         if ranked:
             winner, _ = ranked[0]
             self._dissolve(job)
@@ -137,25 +143,34 @@ class Board:
         return self._named(ranked)
 
     def ranking(
-        self, job: SchedulingJob, length: int, *, outside: Collection[str] = ()
+        self,
+        job: SchedulingJob,
+        length: int,
+        *,
+        outside: Collection[str] = (),
+        lent: frozenset[str] = NOBODY,
     ) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        return self._named(self._ranked(job, length, outside))
+        return self._named(self._ranked(job, length, outside, lent))
 
     def _named(self, ranked: Iterable[tuple[int, int]]) -> tuple[tuple[str, int], ...]:
         runners = self.columns.runners
         return tuple((runners[place].runner_id, points) for place, points in ranked)
 
     def _ranked(
-        self, job: SchedulingJob, length: int, outside: Collection[str]
+        self,
+        job: SchedulingJob,
+        length: int,
+        outside: Collection[str],
+        lent: frozenset[str],
     ) -> list[tuple[int, int]]:
-        row = self._row(job)
+        row = self._row(job, lent)
         self._catch_up(row)
-        lent = list(self._lent(job)) if self._held_at else []
-        if not row.fitting and not lent:
+        held = list(self._held(job, lent)) if self._held_at else []
+        if not row.fitting and not held:
             return []
         scores = row.scores.copy()
-        for place, points in lent:
+        for place, points in held:
             scores[place] = points
         scores[self.columns.turned_away(job)] = NONE
         for pool_id in outside:
@@ -164,30 +179,32 @@ class Board:
 
     def kind_of(self, job: SchedulingJob) -> int:
         """Number the kinds of job: those of one kind want the same things."""
-        return self._row(job).kind
+        return self._row(job, NOBODY).kind
 
-    def _row(self, job: SchedulingJob) -> _Row:
+    def _row(self, job: SchedulingJob, lent: frozenset[str]) -> _Row:
         """Find the row of a job's kind; jobs often share the very object of their requirements."""
-        known = (id(job.requirements), job.resources)
+        stands = self.columns.standing_towards(job, lent)
+        known = (id(job.requirements), job.resources, stands)
         row = self._known.get(known)
         if row is not None:
             return row
-        kind = kind_of(job)
+        kind = (*kind_of(job), stands)
         if kind not in self._rows:
-            self._rows[kind] = self._new_row(job)
+            number = self._kinds.setdefault(kind, len(self._kinds))
+            self._rows[kind] = self._new_row(job, lent, number)
         row = self._rows[kind]
         if row.requirements is job.requirements:
             self._known[known] = row
         return row
 
-    def _new_row(self, job: SchedulingJob) -> _Row:
+    def _new_row(self, job: SchedulingJob, lent: frozenset[str], kind: int) -> _Row:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
-        able = columns.takes_work & columns.satisfying(job.requirements)
+        able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, lent)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
         scores[places] = self._scores(wanted, places)
         return _Row(
-            kind=self._kinds.setdefault(kind_of(job), len(self._kinds)),
+            kind=kind,
             requirements=job.requirements,
             wanted=wanted,
             scores=scores,
@@ -248,6 +265,8 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.trust,
         wanted.agent_version,
         wanted.equipment,
+        wanted.pools,
+        wanted.regions,
         job.resources,
     )
 

@@ -24,7 +24,18 @@ from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.order import BASE, class_adjustment
 from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import holds, keys, phases, preemption, readings, scopes, tables, wishes
+from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
+from forgeyard.store import (
+    holds,
+    keys,
+    phases,
+    pools,
+    preemption,
+    readings,
+    scopes,
+    tables,
+    wishes,
+)
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -42,7 +53,7 @@ def load(
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
     jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
-    runners = _runners(connection, policy)
+    runners = _runners(connection, policy, now=now)
     waiting = int(rows[0]["waiting"]) if rows else 0
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
@@ -225,7 +236,9 @@ def _job(
     )
 
 
-def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
+def _runners(
+    connection: sa.Connection, policy: SchedulingPolicy, *, now: int
+) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
@@ -233,16 +246,25 @@ def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[Sched
     runners = tables.runners
     rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
+    places = pools.load(connection, policy, now=now)
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
-            found.append(_runner(dict(row), known, policy))
-        except (Corrupt, ValueError) as error:
+            age = freshness(row["reported_at"], now, policy.staleness)
+            found.append(_runner(dict(row), known, policy, pool=places[row["pool_id"]], age=age))
+        except (Corrupt, ValueError, KeyError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
-def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) -> SchedulingRunner:
+def _runner(
+    row: Row,
+    known: dict[str, Capabilities],
+    policy: SchedulingPolicy,
+    *,
+    pool: SchedulingPool,
+    age: Freshness,
+) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
@@ -253,7 +275,7 @@ def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) 
         session_id=row["session_id"],
         state=RunnerState(row["state"]),
         suspect=bool(row["suspect"]),
-        pool_id=row["pool_id"],
+        pool=pool,
         trust=TrustClass(row["trust"]),
         capabilities=known[reported],
         capability_digest=row["capability_digest"],
@@ -269,6 +291,7 @@ def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) 
         penalty=row["penalty"],
         penalty_at=row["penalty_at"],
         reported_at=row["reported_at"],
+        freshness=age,
     )
 
 

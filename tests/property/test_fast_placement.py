@@ -10,7 +10,7 @@ import pytest
 from benchmarks.naive import NaivePlanner
 from forgeyard.model.policy import ClassPolicy, SchedulingPolicy, ScoreWeights
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.model.wishes import SchedulingClass, Wishes
+from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
@@ -19,11 +19,12 @@ from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from tests.places import naive_lasting, naive_passing, placeable, placed, some_kept_pool, some_pool
 from tests.scheduling import NOW
 from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
-WORLDS = 460
+WORLDS = 560
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
 
@@ -37,12 +38,16 @@ def a_crowd(seed: int) -> Snapshot:
             rng.choice(models),
             runner_id=f"rnr_{place}",
             name=f"runner-{place // 2}",
-            pool_id=rng.choice(POOLS),
         )
         for place in range(rng.randint(0, 24))
     )
-    kinds = [some_job(rng, place) for place in range(6)]
+    kinds = [placeable(rng, some_job(rng, place)) for place in range(6)]
     scopes, paths = some_tree(rng)
+    owners = [scope_id for path in paths for scope_id in path]
+    pools = [some_pool(rng, name, owners) for name in POOLS]
+    if rng.random() < 0.2:
+        pools = [some_kept_pool(rng, owners)]
+    runners = tuple(placed(rng, runner, rng.choice(pools)) for runner in runners)
     jobs = tuple(
         _owned(rng, _asked(rng, some_job(rng, place), rng.choice(kinds), runners), paths)
         for place in range(rng.randint(1, 30))
@@ -88,8 +93,12 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         project_id=project,
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
-        wishes=Wishes(keys=keys, scheduling_class=rng.choice((None, None, *SchedulingClass))),
-        lasts=rng.choice((30_000, 300_000, 3_000_000)),
+        wishes=replace(
+            placeable(rng, job).wishes,
+            keys=keys,
+            scheduling_class=rng.choice((None, None, *SchedulingClass)),
+        ),
+        lasts=rng.choice((30_000, 300_000, 3_000_000, 14_400_000)),
     )
 
 
@@ -155,6 +164,12 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["held at a gate"] += len(naive.held)
         hits["kept out of a pool"] += naive.pooled
         hits["lent beyond a quota"] += naive.lent
+        hits["lent by the owner of a pool"] += naive.spilled
+        hits["kept from a pool"] += sum(
+            naive_passing(job, runner) or naive_lasting(job, runner)
+            for job in world.jobs
+            for runner in world.runners
+        )
         hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
         hits["kept from an unwell runner"] += _spared(world)
