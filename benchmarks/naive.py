@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.devices import Held, allocate, plus
 from forgeyard.scheduler.diagnose import Diagnosis, diagnose, gated
 from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
@@ -36,11 +37,15 @@ class NaivePlanner:
     """Decisions between runners of one score."""
     stale: int = 0
     """Decisions that scores from the beginning of the cycle would have got wrong."""
+    devices_short: int = 0
+    """Decisions against a runner whose devices went to a job before, in the same cycle."""
 
     def __post_init__(self) -> None:
         self._runners = {runner.runner_id: runner for runner in self.snapshot.runners}
         self._before = {name: runner.free for name, runner in self._runners.items()}
         self.free = dict(self._before)
+        self._held_before = {name: it.held_devices for name, it in self._runners.items()}
+        self.holdings = dict(self._held_before)
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
         """Place as many of the first jobs as fit; stale scores are counted where it is watched."""
@@ -53,9 +58,13 @@ class NaivePlanner:
             if gate is not None:
                 self.held.append((job, gate))
                 continue
-            ranked = sorted(self._rank(job, self.free))
-            if watched and ranked and sorted(self._rank(job, self._before))[0] != ranked[0]:
-                self.stale += 1
+            ranked = sorted(self._rank(job, self.free, self.holdings))
+            if watched and ranked:
+                before = sorted(self._rank(job, self._before, self._held_before))
+                self.stale += before[0] != ranked[0]
+                self.devices_short += len(self._rank(job, self.free, self._held_before)) > len(
+                    ranked
+                )
             if self._decide(job, ranked):
                 turns.charge(job)
                 gates.admit(job)
@@ -69,22 +78,27 @@ class NaivePlanner:
             may = gate.code is GateCode.QUOTA_BLOCKED and gates.against_bursting(job) is None
             if len(self.decisions) >= self.policy.batch or not may:
                 self.held.append((job, gate))
-            elif self._decide(job, sorted(self._rank(job, self.free))):
+            elif self._decide(job, sorted(self._rank(job, self.free, self.holdings))):
                 self.lent += 1
                 gates.admit(job)
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
         return (
-            *(diagnose(job, self.snapshot.runners, self.free) for job in self.blocked),
+            *(
+                diagnose(job, self.snapshot.runners, self.free, held=self.holdings)
+                for job in self.blocked
+            ),
             *(gated(job, gate) for job, gate in self.held),
         )
 
-    def _rank(self, job: SchedulingJob, free: dict[str, Resources]) -> Ranked:
+    def _rank(
+        self, job: SchedulingJob, free: dict[str, Resources], held: dict[str, Held]
+    ) -> Ranked:
         return [
             (-self._score(job, runner, left), tie_break(job.job_id, name), name)
             for name, runner in self._runners.items()
-            if is_eligible(job, runner, free=(left := free[name]))
+            if is_eligible(job, runner, free=(left := free[name]), held=held[name])
         ]
 
     def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:
@@ -98,8 +112,14 @@ class NaivePlanner:
         best = ranked[: 1 + self.policy.candidates]
         winner = best[0][2]
         self.free[winner] = self.free[winner].minus(job.resources)
+        wanted = job.requirements.equipment.device_part
+        equipment = self._runners[winner].capabilities.equipment
+        shares = allocate(wanted, equipment, self.holdings[winner])
+        assert shares is not None
+        self.holdings[winner] = plus(self.holdings[winner], shares)
         candidates = tuple((name, -minus) for minus, _, name in best)
-        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+        decision = Decision(job_id=job.job_id, candidates=candidates, equipment=wanted)
+        self.decisions.append(decision)
         return True
 
 

@@ -128,7 +128,8 @@ class Session:
             return
         refused = self._refused.get(offer.lease_id)
         if refused is None:
-            refused = refusal(offer.spec, await asyncio.to_thread(self._situation))
+            situation = await asyncio.to_thread(self._situation)
+            refused = refusal(offer.spec, situation, devices=offer.devices)
         if refused is not None:
             if len(self._refused) >= REMEMBERED:
                 self._refused.clear()
@@ -139,7 +140,12 @@ class Session:
 
     def _begin(self, offer: Offer) -> None:
         held = HeldLease(offer, session_id=self._id, clock=self._shop.clock)
-        work = Work(self._shop, held, longest_back_off=self._registered.longest_back_off / 1000)
+        work = Work(
+            self._shop,
+            held,
+            equipment=self._offered.equipment,
+            longest_back_off=self._registered.longest_back_off / 1000,
+        )
         self._works[offer.lease_id] = work
         self._spawn(self._see_through(work))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from forgeyard.agent import ending, secrets
+from forgeyard.agent import ending, secrets, visible
 from forgeyard.agent.attempt import Attempt
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.ending import Ending
@@ -30,6 +30,7 @@ from forgeyard.agent.workspace import folders_of
 from forgeyard.config import AgentConfig, LimitsConfig
 from forgeyard.config import environment as allowed
 from forgeyard.errors import ForgeyardError
+from forgeyard.model.equipment import Equipment
 from forgeyard.model.job import FailureClass
 from forgeyard.model.protocol import CompletionVerdict, Outcome
 
@@ -55,8 +56,11 @@ class Shop:
 class Work:
     """The work on one offer."""
 
-    def __init__(self, shop: Shop, held: HeldLease, *, longest_back_off: float) -> None:
+    def __init__(
+        self, shop: Shop, held: HeldLease, *, equipment: Equipment, longest_back_off: float
+    ) -> None:
         self._shop = shop
+        self._equipment = equipment
         self.held = held
         self.is_active = False
         """Accepted and not yet reported: its lease is to be renewed."""
@@ -147,6 +151,7 @@ class Work:
                 self.held.offer,
                 self._folders,
                 passed=allowed(config.pass_env),
+                devices=visible.environment(self.held.offer.devices, self._equipment),
                 path=search_path(wanted, config.toolchains, path=config.path),
                 secrets=values,
             ),

@@ -84,6 +84,15 @@ class ScoreWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OvercommitPolicy:
+    """What jobs may be promised more of than there is: CPU alone, and within bounds (RES-017)."""
+
+    cpu_percent: Annotated[
+        int, Setting(100, 400, "how much of its CPU a runner may promise to jobs, in per cent")
+    ] = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
@@ -99,6 +108,7 @@ class SchedulingPolicy:
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
     weights: ScoreWeights = field(default_factory=ScoreWeights)
+    overcommit: OvercommitPolicy = field(default_factory=OvercommitPolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
 

@@ -16,8 +16,10 @@ from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
+from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.score import BEST, hash64
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.stock import Stock
 
 Scores = npt.NDArray[np.int16]
 NONE = -1
@@ -43,6 +45,7 @@ class Board:
 
     def __init__(self, runners: Iterable[SchedulingRunner], policy: SchedulingPolicy) -> None:
         self.columns = Columns(runners)
+        self.stock = Stock(self.columns)
         self._policy = policy
         self._changed: list[int] = []
         self._rows: dict[object, _Row] = {}
@@ -52,12 +55,17 @@ class Board:
         """Tell what every runner has left."""
         return self.columns.left()
 
+    def held(self) -> Mapping[str, Held]:
+        """Tell what is held of every runner's devices."""
+        return self.stock.held()
+
     def place(self, job: SchedulingJob) -> tuple[tuple[str, int], ...]:
         """Give a job room on the best runner there is; tell who else may take it, best first."""
         ranked = self._ranked(job, 1 + self._policy.candidates)
         if ranked:
             winner, _ = ranked[0]
             self.columns.take(winner, job.resources)
+            self.stock.take(winner, job.requirements.equipment)
             self._changed.append(winner)
         return self._named(ranked)
 
@@ -102,6 +110,7 @@ class Board:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
         able = columns.takes_work & columns.satisfying(job.requirements)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
+        places = places[self.stock.fitting(job.requirements.equipment, places)]
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
         scores[places] = self._scores(wanted, places)
         return _Row(
@@ -119,6 +128,7 @@ class Board:
             changed = np.array(list(set(self._changed[row.seen :])), dtype=np.intp)
             places = changed[row.scores[changed] != NONE]
             scores = self._scores(row.wanted, places)
+            scores[~self.stock.fitting(row.requirements.equipment, places)] = NONE
             row.scores[places] = scores
             row.fitting -= int((scores == NONE).sum())
         row.seen = len(self._changed)

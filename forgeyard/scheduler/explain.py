@@ -104,11 +104,11 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
     gate = cycle.gates.against(job)
-    free = cycle.board.free()
-    pairs = pairings(job, snapshot.runners, free)
+    free, held = cycle.board.free(), cycle.board.held()
+    pairs = pairings(job, snapshot.runners, free, held=held)
     verdicts = _verdicts(job, pairs, cycle.board, policy)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
-    diagnosis = None if eligible else diagnose(job, snapshot.runners, free)
+    diagnosis = None if eligible else diagnose(job, snapshot.runners, free, held=held)
     if gate is not None:
         diagnosis = gated(job, gate)
     return Explanation(

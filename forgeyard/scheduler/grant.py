@@ -5,10 +5,12 @@ as fit, in the order asked, and says for every other one why not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from forgeyard.model.equipment import NO_EQUIPMENT, DeviceShare, Equipment, EquipmentRequirement
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.devices import Held, allocate, plus
 from forgeyard.scheduler.gates import GateCode, Gates
 
 
@@ -22,7 +24,7 @@ class Verdict(StrEnum):
     RUNNER_UNAVAILABLE = "runner_unavailable"
     """Not one of the candidates takes work any more."""
     NO_CAPACITY = "no_capacity"
-    """A candidate takes work but has no room left."""
+    """A candidate takes work but has no room left, or not the devices."""
     PAUSED = "paused"
     """One of its scopes was paused meanwhile."""
     QUOTA_BLOCKED = "quota_blocked"
@@ -54,6 +56,9 @@ class RunnerStanding:
 
     schedulable: bool
     free: Resources
+    equipment: Equipment = field(default_factory=Equipment)
+    held: Held = field(default_factory=dict[str, int])
+    """What leases hold of its devices; read only where somebody wants one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +71,7 @@ class GrantRequest:
     name: str = ""
     scopes: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    devices: EquipmentRequirement = NO_EQUIPMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +82,27 @@ class Granted:
     verdict: Verdict
     runner_id: str | None = None
     score: int = 0
+    devices: tuple[DeviceShare, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Left:
+    """What a runner has left while requests are judged."""
+
+    free: Resources
+    equipment: Equipment
+    held: Held
+
+    def devices_for(self, request: GrantRequest) -> tuple[DeviceShare, ...] | None:
+        """Choose the devices of a request that fits; `None` if it does not."""
+        if not request.resources.fits_in(self.free):
+            return None
+        return allocate(request.devices, self.equipment, self.held)
+
+    def give(self, request: GrantRequest, devices: tuple[DeviceShare, ...]) -> None:
+        """Take away what a request got."""
+        self.free = self.free.minus(request.resources)
+        self.held = plus(self.held, devices) if devices else self.held
 
 
 def grant(
@@ -91,13 +118,17 @@ def grant(
     A request whose first runner is full falls back on its next candidates; a job asked for twice
     is granted once.
     """
-    free = {runner_id: runner.free for runner_id, runner in runners.items() if runner.schedulable}
+    left = {
+        runner_id: _Left(free=runner.free, equipment=runner.equipment, held=runner.held)
+        for runner_id, runner in runners.items()
+        if runner.schedulable
+    }
     standing = dict(jobs)
     answers: list[Granted] = []
     for request in requests:
-        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), free, gates=gates)
+        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), left, gates=gates)
         if answer.runner_id is not None:
-            free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
+            left[answer.runner_id].give(request, answer.devices)
             standing[request.job_id] = JobStanding.GONE
             gates.admit(request)
         answers.append(answer)
@@ -112,7 +143,7 @@ def refuse_all(requests: Sequence[GrantRequest], verdict: Verdict) -> tuple[Gran
 def _judge(
     request: GrantRequest,
     standing: JobStanding,
-    free: Mapping[str, Resources],
+    left: Mapping[str, _Left],
     *,
     gates: Gates,
 ) -> Granted:
@@ -124,10 +155,15 @@ def _judge(
     if gate is not None:
         return Granted(job_id=request.job_id, verdict=_BY_GATE[gate.code])
     for runner_id, score in request.candidates:
-        if runner_id in free and request.resources.fits_in(free[runner_id]):
+        devices = left[runner_id].devices_for(request) if runner_id in left else None
+        if devices is not None:
             return Granted(
-                job_id=request.job_id, verdict=Verdict.GRANTED, runner_id=runner_id, score=score
+                job_id=request.job_id,
+                verdict=Verdict.GRANTED,
+                runner_id=runner_id,
+                score=score,
+                devices=devices,
             )
-    some_work = any(runner_id in free for runner_id, _ in request.candidates)
+    some_work = any(runner_id in left for runner_id, _ in request.candidates)
     refused = Verdict.NO_CAPACITY if some_work else Verdict.RUNNER_UNAVAILABLE
     return Granted(job_id=request.job_id, verdict=refused)

@@ -7,6 +7,7 @@ gone for the jobs behind it. The same code plans and explains.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from forgeyard.model.equipment import NO_EQUIPMENT, EquipmentRequirement
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
@@ -23,6 +24,8 @@ class Decision:
     job_id: str
     candidates: tuple[tuple[str, int], ...]
     """The winner, then at most `policy.candidates` that the commit may fall back on."""
+    equipment: EquipmentRequirement = NO_EQUIPMENT
+    """The devices that it wants, so that the commit can choose them on whichever runner it gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +105,9 @@ class Cycle:
         if not candidates:
             self.blocked.append(job)
             return
-        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+        equipment = job.requirements.equipment.device_part
+        decision = Decision(job_id=job.job_id, candidates=candidates, equipment=equipment)
+        self.decisions.append(decision)
         self.queue.charge(job)
         self.gates.admit(job)
 
@@ -111,7 +116,7 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     """Diagnose each kind of blocked job once, as things stand at the end of the cycle."""
     known: dict[object, Diagnosis] = {}
     found: list[Diagnosis] = []
-    census = Census(board.columns)
+    census = Census(board.columns, board.stock)
     for job in blocked:
         key = (board.kind_of(job), tuple(sorted(job.refused_by.items())))
         if key not in known:

@@ -14,6 +14,8 @@ from forgeyard.model.job import Priority
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Resources
 from forgeyard.model.wishes import SchedulingClass, Wishes
+from forgeyard.scheduler.devices import Held
+from forgeyard.scheduler.room import PLAIN, allocatable
 from forgeyard.scheduler.scopes import SchedulingScope
 
 CLASS_OF = MappingProxyType(
@@ -88,15 +90,19 @@ class SchedulingRunner:
     headroom: Resources = field(default_factory=Resources)
     reserved: Resources = field(default_factory=Resources)
     pressure: ResourcePressure = ResourcePressure.NORMAL
+    held_devices: Held = field(default_factory=dict[str, int])
+    """What leases hold of its devices."""
+    cpu_percent: int = PLAIN
+    """How much of its CPU the policy lets jobs hold (RES-017)."""
 
     @property
     def allocatable(self) -> Resources:
         """Tell what jobs may ever hold here: everything but the headroom (RES-002, RES-006)."""
-        return self.total.minus(self.headroom)
+        return allocatable(self.total, self.headroom, cpu_percent=self.cpu_percent)
 
     @property
     def free(self) -> Resources:
-        """Tell what no lease holds right now; negative where headroom grew meanwhile."""
+        """Tell what no lease holds right now; negative where there is less than there was."""
         return self.allocatable.minus(self.reserved)
 
 
@@ -178,6 +184,7 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         _amounts(runner.allocatable),
         _amounts(runner.reserved),
         runner.pressure,
+        sorted(runner.held_devices.items()),
     ]
 
 

@@ -8,11 +8,12 @@ with the grants, so committing again returns them and writes nothing.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
+from forgeyard.model.equipment import NO_EQUIPMENT, Equipment, EquipmentRequirement
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
@@ -27,7 +28,8 @@ from forgeyard.scheduler.grant import (
     grant,
     refuse_all,
 )
-from forgeyard.store import bulk, grants, keys, policies, scopes, tables, wishes
+from forgeyard.scheduler.room import allocatable
+from forgeyard.store import bulk, codec, devices, grants, keys, policies, scopes, tables, wishes
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
@@ -71,7 +73,8 @@ def commit_cycle(
     requests = [_request(row, runners) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
-        answers = grant(requests, _job_standings(jobs), _runner_standings(runners), gates=gates)
+        standings = _runner_standings(connection, runners, requests, policy=in_force.policy)
+        answers = grant(requests, _job_standings(jobs), standings, gates=gates)
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
     granted = [
@@ -83,6 +86,7 @@ def commit_cycle(
             score=answer.score,
             scopes=_path(row),
             keys=row["wishes"].keys,
+            devices=answer.devices,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
@@ -200,6 +204,9 @@ def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
         candidates=candidates,
         scopes=_path(row),
         keys=row["wishes"].keys,
+        devices=NO_EQUIPMENT
+        if row["devices"] is None
+        else codec.decode(EquipmentRequirement, row["devices"]),
     )
 
 
@@ -207,8 +214,31 @@ def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:
     return {job_id: _job_standing(row) for job_id, row in jobs.items()}
 
 
-def _runner_standings(runners: Mapping[str, Row]) -> dict[str, RunnerStanding]:
-    return {runner_id: _runner_standing(row) for runner_id, row in runners.items()}
+def _runner_standings(
+    connection: sa.Connection,
+    runners: Mapping[str, Row],
+    requests: Sequence[GrantRequest],
+    *,
+    policy: SchedulingPolicy,
+) -> dict[str, RunnerStanding]:
+    """Tell how locked runners stand; their devices only where somebody wants one."""
+    asked = {
+        runner_id
+        for request in requests
+        if request.devices.wants_devices
+        for runner_id, _ in request.candidates
+    }
+    equipment = devices.equipment_of(connection, asked) if asked else {}
+    held = devices.held_on(connection, asked) if asked else {}
+    percent = policy.overcommit.cpu_percent
+    return {
+        runner_id: replace(
+            _runner_standing(row, cpu_percent=percent),
+            equipment=equipment.get(runner_id, Equipment()),
+            held=held.get(runner_id, {}),
+        )
+        for runner_id, row in runners.items()
+    }
 
 
 def _job_standing(row: Row) -> JobStanding:
@@ -217,12 +247,13 @@ def _job_standing(row: Row) -> JobStanding:
     return JobStanding.ELIGIBLE if row["state"] == JobState.ELIGIBLE else JobStanding.GONE
 
 
-def _runner_standing(row: Row) -> RunnerStanding:
+def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
     takes_work = row["state"] == RunnerState.ONLINE and row["session_id"] is not None
-    allocatable = _resources(row, "total_").minus(_resources(row, "headroom_"))
+    total, headroom = _resources(row, "total_"), _resources(row, "headroom_")
+    room = allocatable(total, headroom, cpu_percent=cpu_percent)
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
-        free=allocatable.minus(_resources(row, "reserved_")),
+        free=room.minus(_resources(row, "reserved_")),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from forgeyard.model.equipment import DeviceShare
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import (
     JOB_TRANSITIONS,
@@ -18,7 +19,7 @@ from forgeyard.model.transitions import (
     check,
 )
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import bulk, keys, phases, scopes, tables
+from forgeyard.store import bulk, devices, keys, phases, scopes, tables
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.release import DIMENSIONS
 
@@ -38,6 +39,8 @@ class Grant:
     """Whose job it is, outermost first."""
     keys: tuple[str, ...] = ()
     """The exclusivity keys that it takes."""
+    devices: tuple[DeviceShare, ...] = ()
+    """The devices of its runner that it takes."""
 
     @property
     def resources(self) -> Resources:
@@ -80,8 +83,10 @@ def write(
     _reserve(connection, grants)
     taken = [(key, one.lease_id, one.job["job_id"]) for one in grants for key in one.keys]
     keys.take(connection, taken)
+    shared = [(one.lease_id, one.runner["runner_id"], one.devices) for one in grants]
+    devices.take(connection, shared)
     reason = f"granted by cycle {cycle['cycle_id']}"
-    history = [line for grant in grants for line in _history(grant, reason, now)]
+    history = [line for one in grants for line in _history(one, reason + _with(one), now)]
     bulk.insert(connection, tables.history, history)
     events = [_event(grant, names[grant.job["run_id"]], now, policy) for grant in grants]
     bulk.insert(connection, tables.outbox, events)
@@ -201,6 +206,12 @@ def _history(grant: Grant, reason: str, now: int) -> tuple[Row, ...]:
         }
         for kind, entity_id, before, after, version in entries
     )
+
+
+def _with(grant: Grant) -> str:
+    """Name its devices, which nobody else could tell once they are given back."""
+    names = [one.device_id for one in grant.devices]
+    return f" with {', '.join(names)}" if names else ""
 
 
 def _event(grant: Grant, run_name: str, now: int, policy: LeasePolicy) -> Row:

@@ -6,13 +6,15 @@ transaction, so a process that lost its network can never work beside its succes
 
 import random
 import re
+from collections import Counter
 from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
 from forgeyard.model.capability import report_digest
-from forgeyard.model.equipment import RESERVED_PROVENANCE, Provenance
+from forgeyard.model.devices import device_ids
+from forgeyard.model.equipment import RESERVED_PROVENANCE, Equipment, Provenance
 from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
@@ -34,6 +36,7 @@ from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases,
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
 LOSSES_PER_CALL = 50
+_DEVICE = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _STATES = {
     ResourcePressure.CRITICAL: RunnerState.UNHEALTHY,
@@ -111,13 +114,15 @@ def _check(message: Register) -> None:
             value=claimed[0],
             allowed=", ".join(sorted(set(Provenance) - RESERVED_PROVENANCE)),
         )
+    _check_devices(message.capabilities.equipment)
     none = Resources()
     largest = Resources(
         cpu=MilliCpu(LARGEST), memory=Bytes(LARGEST), disk=Bytes(LARGEST), slots=LARGEST
     )
     pairs = (
         ("total", message.total, largest),
-        ("headroom", message.headroom, message.total),
+        # A host that keeps back more than it has offers nothing; that is odd, not wrong (SP-060).
+        ("headroom", message.headroom, largest),
     )
     for field, amount, limit in pairs:
         wrong = none.shortfalls(amount) or amount.shortfalls(limit)
@@ -128,6 +133,19 @@ def _check(message: Register) -> None:
                 value=getattr(amount, wrong[0]),
                 allowed=f"0 to {getattr(limit, wrong[0])}",
             )
+
+
+def _check_devices(equipment: Equipment) -> None:
+    """Demand that everything which is given out one by one has a plain name of its own."""
+    counts = Counter(device_ids(equipment))
+    wrong = [name for name, count in counts.items() if count > 1 or not _DEVICE.fullmatch(name)]
+    if wrong:
+        raise InvalidRequest(
+            f"device {wrong[0]!a} needs a plain name of its own",
+            field="capabilities.equipment",
+            value=wrong[0],
+            allowed="letters, digits, dots, dashes, underscores, colons and slashes, each name once",
+        )
 
 
 def _insert_unless_known(

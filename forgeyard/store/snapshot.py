@@ -17,9 +17,10 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import keys, scopes, tables, wishes
+from forgeyard.store import devices, keys, scopes, tables, wishes
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -42,7 +43,7 @@ def load(
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=_runners(connection),
+        runners=_runners(connection, policy),
         waiting=int(rows[0]["waiting"]) if rows else 0,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
@@ -193,7 +194,7 @@ def _job(
     )
 
 
-def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
+def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
@@ -201,16 +202,20 @@ def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
     runners = tables.runners
     rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
+    held, percent = devices.load(connection), policy.overcommit.cpu_percent
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
-            found.append(_runner(dict(row), known))
+            devices_of = held.get(row["runner_id"], {})
+            found.append(_runner(dict(row), known, held=devices_of, cpu_percent=percent))
         except (Corrupt, ValueError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
-def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
+def _runner(
+    row: Row, known: dict[str, Capabilities], *, held: Held, cpu_percent: int
+) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
@@ -228,6 +233,8 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         headroom=_resources(row, "headroom_"),
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
+        held_devices=held,
+        cpu_percent=cpu_percent,
     )
 
 

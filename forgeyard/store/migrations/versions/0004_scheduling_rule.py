@@ -126,6 +126,15 @@ def _create_holds() -> None:
         sa.PrimaryKeyConstraint("lease_id", "device_id", name="pk_device_holds"),
     )
     op.create_index("ix_device_holds_runner_id", "device_holds", ["runner_id"])
+    op.create_index(
+        "ux_device_holds_whole",
+        "device_holds",
+        ["runner_id", "device_id"],
+        unique=True,
+        postgresql_where=sa.text("share = 1000"),
+        sqlite_where=sa.text("share = 1000"),
+    )
+    op.add_column("cycle_plan", _text("devices", nullable=True))
     op.create_table(
         "held_room",
         _text("job_id"),
@@ -170,6 +179,8 @@ def downgrade() -> None:
         "pools",
     ):
         op.drop_table(table)
+    with op.batch_alter_table("cycle_plan") as cycle_plan:
+        cycle_plan.drop_column("devices")
     with op.batch_alter_table("runners") as runners:
         runners.drop_index("ix_runners_changed_at")
         for name in ("changed_at", "reported_at", "penalty_at", "penalty", "holdings"):
