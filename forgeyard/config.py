@@ -34,7 +34,7 @@ from forgeyard.model.equipment import (
 )
 from forgeyard.model.units import GIB, MIB
 
-DEVICE_ID: Final = r"^[A-Za-z0-9._:/-]*$"
+DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
 """What a device may be called: it stands in lists with commas between."""
 
 

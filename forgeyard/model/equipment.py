@@ -234,7 +234,7 @@ class EquipmentRequirement:
 class DeviceShare:
     """A GPU or device that a lease holds, and how much of it in thousandths."""
 
-    device_id: Word
+    device_id: Annotated[str, MaxLen(160)]
     share: Share = WHOLE
 
 

@@ -36,7 +36,7 @@ from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases,
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
 LOSSES_PER_CALL = 50
-_DEVICE = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+_DEVICE = re.compile(r"[^,\x00-\x1f\x7f]{1,160}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _STATES = {
     ResourcePressure.CRITICAL: RunnerState.UNHEALTHY,
@@ -144,7 +144,7 @@ def _check_devices(equipment: Equipment) -> None:
             f"device {wrong[0]!a} needs a plain name of its own",
             field="capabilities.equipment",
             value=wrong[0],
-            allowed="letters, digits, dots, dashes, underscores, colons and slashes, each name once",
+            allowed="1 to 160 characters without commas, each name once",
         )
 
 
