@@ -92,11 +92,13 @@ def scheduler_queues(deps: Deps) -> tuple[overview.QueueView, ...]:
 def scheduler_capacity(deps: Deps) -> overview.CapacityView:
     """Sum up what the runners offer, hold and have left."""
     with read(deps.engine) as connection:
-        return overview.capacity(connection)
+        percent = deps.policy(connection).overcommit.cpu_percent
+        return overview.capacity(connection, cpu_percent=percent)
 
 
 @router.get("/scheduler/runners")
 def scheduler_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
     """List every registered runner as the scheduler sees it."""
     with read(deps.engine) as connection:
-        return overview.runners(connection)
+        percent = deps.policy(connection).overcommit.cpu_percent
+        return overview.runners(connection, cpu_percent=percent)

@@ -4,8 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from forgeyard.cli import output
-from forgeyard.cli.shapes import Gpu, Runner
+from forgeyard.cli.fleet_tables import amount_row
+from forgeyard.cli.shapes import Device, Gpu, Runner
 from forgeyard.cli.watching import now_ms
+from forgeyard.model.devices import share_text
+from forgeyard.model.equipment import WHOLE
+from forgeyard.scheduler.room import PLAIN
 
 COLUMNS: Final = ("capability", "value", "known by")
 UNKNOWN: Final = "unknown"
@@ -31,12 +35,55 @@ def capability_rows(runner: Runner) -> Iterator[Row]:
     )
     for name, value in plain:
         yield output.words(name), value or UNKNOWN, _known_by(known.get(name))
+    yield from _standing_rows(runner)
     for name, value in sorted(offered.labels.items()):
         yield f"label {name}", value, _known_by(known.get("labels"))
     for tool in offered.toolchains:
         version = " ".join(part for part in (tool.version or UNKNOWN, tool.digest) if part)
         yield f"toolchain {tool.name}", version, _known_by(tool.provenance)
     yield from _equipment_rows(runner)
+    yield from _room_rows(runner)
+
+
+def _room_rows(runner: Runner) -> Iterator[Row]:
+    """Say what of each resource there is, kept back, promised and free, and which devices are."""
+    parts = (
+        ("total", runner.total),
+        ("headroom", runner.headroom),
+        ("allocatable", runner.allocatable),
+        ("reserved", runner.reserved),
+        ("free", runner.free),
+    )
+    for name, amounts in parts:
+        yield name, f"{', '.join(amount_row(name, amounts)[1:])} slots", ""
+    if runner.cpu_percent != PLAIN:
+        yield "cpu overcommit", f"jobs may hold {runner.cpu_percent} %", "policy"
+    for device in runner.devices:
+        by = f" by {', '.join(device.leases)}" if device.leases else ""
+        state = "free" if device.free == WHOLE else f"{share_text(WHOLE - device.free)} held{by}"
+        yield f"{device.kind} {device.device_id}", state, ""
+
+
+def _standing_rows(runner: Runner) -> Iterator[Row]:
+    """Say where it is, how long it may be counted on, what it costs, what it has at hand."""
+    offered, where, has = runner.capabilities, runner.location, runner.holdings
+    known, cost = offered.provenance, offered.cost_micros_per_hour
+    for name, value in (("host", where.host), ("site", where.site), ("region", where.region)):
+        yield name, value or UNKNOWN, ""
+    yield "reliability", offered.reliability or UNKNOWN, _known_by(known.get("reliability"))
+    an_hour = UNKNOWN if cost is None else f"{cost / 1e6:g} an hour"
+    yield "cost", an_hour, _known_by(known.get("cost_micros_per_hour"))
+    more = " and more" if has.has_more else ""
+    caches = "1 cache" if len(has.closures) == 1 else f"{len(has.closures)} caches"
+    yield "health", output.words(runner.health) + _because(runner.health_reason), ""
+    for said in runner.diagnostics:
+        yield "diagnostic", said, ""
+    yield "penalty", f"{runner.penalty} points", ""
+    yield "at hand", f"{has.objects} archives of {output.size(has.bytes)}{more}, {caches}", ""
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
 
 
 def _equipment_rows(runner: Runner) -> Iterator[Row]:
@@ -55,13 +102,19 @@ def _equipment_rows(runner: Runner) -> Iterator[Row]:
         version = runtime.version or UNKNOWN
         yield f"runtime {runtime.name}", version, _known_by(runtime.provenance)
     for device in has.devices or ():
-        yield f"device {device.kind}", str(device.count), _known_by(device.provenance)
+        yield f"device {device.kind}", _device_text(device), _known_by(device.provenance)
     for place, gpu in enumerate(has.gpus or ()):
         yield f"gpu {place}", _gpu_text(gpu), _known_by(gpu.provenance)
 
 
 def _listed(names: Sequence[str] | None) -> str:
     return UNKNOWN if names is None else ", ".join(names) or "none"
+
+
+def _device_text(device: Device) -> str:
+    """Say how many there are, and whatever is known of each."""
+    known = (device.id, device.model, device.os_version, device.api_level, device.abi, device.form)
+    return ", ".join((str(device.count), *(part for part in known if part)))
 
 
 def _gpu_text(gpu: Gpu) -> str:

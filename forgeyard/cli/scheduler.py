@@ -18,6 +18,7 @@ from forgeyard.cli.shapes import (
     SchedulerStatus,
     Verdict,
 )
+from forgeyard.scheduler.room import PLAIN
 
 app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
 SLOW_RELAY_MS = 5_000
@@ -141,6 +142,8 @@ def capacity(
     ]
     output.put_table(("", "cpu", "memory", "disk", "slots"), rows, empty="")
     output.say(f"{found.runners} runners take work, {found.absent} do not")
+    if found.cpu_percent != PLAIN:
+        output.say(f"jobs may hold {found.cpu_percent} % of the CPU that is there")
 
 
 @app.command()

@@ -347,6 +347,12 @@ class Device:
 
     kind: str
     count: int
+    id: str | None = None
+    model: str | None = None
+    os_version: str | None = None
+    api_level: str | None = None
+    abi: str | None = None
+    form: str | None = None
     provenance: str = ""
 
 
@@ -354,6 +360,7 @@ class Device:
 class Gpu:
     """One GPU of a runner."""
 
+    id: str | None = None
     vendor: str | None = None
     model: str | None = None
     memory: int | None = None
@@ -388,7 +395,38 @@ class RunnerCapabilities:
     agent_version: str = ""
     equipment: Equipment = field(default_factory=Equipment)
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+    reliability: str = ""
+    cost_micros_per_hour: int | None = None
     schema_version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where a runner is; `None` is unknown."""
+
+    host: str | None = None
+    site: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """How much a runner need not fetch, as it last said."""
+
+    objects: int = 0
+    bytes: int = 0
+    closures: tuple[str, ...] = ()
+    has_more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """A device that is given to jobs; `free` in thousandths."""
+
+    device_id: str
+    kind: str
+    free: int = 1_000
+    leases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,8 +444,19 @@ class Runner:
     capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
     capability_digest: str = ""
     reported_at: int | None = None
+    location: Location = field(default_factory=Location)
+    diagnostics: tuple[str, ...] = ()
+    health: str = ""
+    health_reason: str | None = None
+    holdings: Holdings = field(default_factory=Holdings)
+    penalty: int = 0
+    total: Amounts = field(default_factory=Amounts)
+    headroom: Amounts = field(default_factory=Amounts)
+    cpu_percent: int = 100
     allocatable: Amounts = field(default_factory=Amounts)
+    reserved: Amounts = field(default_factory=Amounts)
     free: Amounts = field(default_factory=Amounts)
+    devices: tuple[GivenDevice, ...] = ()
     placed: tuple[PlacedJob, ...] = ()
     last_seen_at: int | None = None
 
@@ -425,6 +474,7 @@ class Capacity:
 
     runners: int
     absent: int = 0
+    cpu_percent: int = 100
     allocatable: Amounts
     reserved: Amounts
     free: Amounts

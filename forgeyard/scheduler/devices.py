@@ -36,7 +36,7 @@ from forgeyard.model.equipment import (
 
 Held = Mapping[str, int]
 """What leases hold of a runner's devices: thousandths by device."""
-NOTHING_HELD: Held = {}
+ALL_FREE: Held = {}
 MODELS_TRIED = 256
 """Ways to choose models for requests of one model each; beyond them a job counts as not fitting."""
 SHARES_TOLD = 3

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.devices import NOTHING_HELD, Held
+from forgeyard.scheduler.devices import ALL_FREE, Held
 from forgeyard.scheduler.eligibility import (
     Rejection,
     RejectionCode,
@@ -192,7 +192,7 @@ def pairings(
                 job,
                 runner,
                 free=free.get(runner.runner_id),
-                held=held.get(runner.runner_id, NOTHING_HELD),
+                held=held.get(runner.runner_id, ALL_FREE),
             ),
         )
         for runner in sorted(runners, key=lambda runner: (runner.name, runner.runner_id))
@@ -210,7 +210,7 @@ def diagnose(
     able = [runner for runner in runners if can_ever_run(job, runner)]
     if able:
         obstacles = Counter(
-            _obstacle(job, runner, held.get(runner.runner_id, NOTHING_HELD)) for runner in able
+            _obstacle(job, runner, held.get(runner.runner_id, ALL_FREE)) for runner in able
         )
         return not_now(job, obstacles, first=able[0], registered=len(runners))
     pairs = pairings(job, runners, free, held=held)

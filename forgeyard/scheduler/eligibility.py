@@ -21,7 +21,7 @@ from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.model.gaps import Aspect, gaps, has_gaps
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
-from forgeyard.scheduler.devices import NOTHING_HELD, Held, allocate, shortages
+from forgeyard.scheduler.devices import ALL_FREE, Held, allocate, shortages
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.words import amount_of, amount_text, tool_text, wanted_tool
 
@@ -211,7 +211,7 @@ def satisfies(wanted: Requirements, offered: Capabilities, trust: TrustClass) ->
             or in_range(offered.agent_version, wanted.agent_version) is True
         )
         and not has_gaps(wanted.equipment, offered.equipment)
-        and _have_room_together(wanted.equipment, offered.equipment, NOTHING_HELD)
+        and _have_room_together(wanted.equipment, offered.equipment, ALL_FREE)
     )
 
 
@@ -382,7 +382,7 @@ def _short_together(wanted: Requirements, offered: Capabilities) -> list[Rejecti
             wanted=f"{short.wanted} at once",
             offered=short.free,
         )
-        for short in shortages(wanted.equipment, offered.equipment, NOTHING_HELD)
+        for short in shortages(wanted.equipment, offered.equipment, ALL_FREE)
     ]
 
 
@@ -395,7 +395,7 @@ def busy_devices(
     """
     if not wanted.wants_devices or not held:
         return
-    lasting = {short.sort for short in shortages(wanted, offered, NOTHING_HELD)}
+    lasting = {short.sort for short in shortages(wanted, offered, ALL_FREE)}
     for short in shortages(wanted, offered, held):
         if short.sort not in lasting:
             code = RejectionCode(f"busy_{short.sort}")

@@ -67,6 +67,8 @@ class RunnerVerdict:
     free: Resources
     """What jobs placed earlier in the cycle leave."""
     allocatable: Resources
+    cpu_percent: int
+    """How much of its CPU the policy lets jobs hold."""
     free_text: str
 
 
@@ -210,6 +212,7 @@ def _verdict(
         ),
         free=free,
         allocatable=runner.allocatable,
+        cpu_percent=runner.cpu_percent,
         free_text=", ".join(
             amount_of(name, free, rounding=Rounding.CAPACITY) for name in DIMENSIONS
         ),

@@ -24,15 +24,19 @@ def allocatable(total: Resources, headroom: Resources, *, cpu_percent: int) -> R
     )
 
 
-def mismatches(total: Resources, headroom: Resources, free: Resources) -> tuple[str, ...]:
-    """Say where the accounts of a runner cannot be as they should: each a whole sentence."""
-    kept = headroom.shortfalls(total)
-    owed = Resources().shortfalls(free)
-    return (
-        *(f"It keeps back more {name} than it has, and offers none." for name in kept),
-        *(f"Its jobs hold more {name} than it may give away{_by(name, free)}." for name in owed),
+def overdrawn(free: Resources) -> tuple[str, ...]:
+    """Say of what a runner's jobs hold more than it may give away: its accounts do not match.
+
+    That comes of a host that shrank, or of a policy that was tightened while jobs ran (SP-059).
+    """
+    owed = Resources().minus(free)
+    return tuple(
+        f"resource accounting mismatch: jobs hold {_more(name, owed)} than may be given away"
+        for name in Resources().shortfalls(free)
     )
 
 
-def _by(name: str, free: Resources) -> str:
-    return f", by {cpu_text(-free.cpu)}" if name == "cpu" else ""
+def _more(name: str, owed: Resources) -> str:
+    if name == "cpu":
+        return f"{cpu_text(owed.cpu)} more"
+    return f"{owed.slots} slots more" if name == "slots" else f"more {name}"

@@ -13,7 +13,7 @@ import numpy as np
 from forgeyard.model.devices import device_ids
 from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.scheduler.columns import Columns, Mask, Places
-from forgeyard.scheduler.devices import NOTHING_HELD, Held, allocate, plus
+from forgeyard.scheduler.devices import ALL_FREE, Held, allocate, plus
 from forgeyard.scheduler.eligibility import RejectionCode, busy_devices
 
 Answer = TypeVar("Answer")
@@ -41,7 +41,7 @@ class Stock:
 
     def take(self, place: int, wanted: EquipmentRequirement) -> None:
         """Give a job its devices on a runner that has them free."""
-        held = self._held.get(place, NOTHING_HELD)
+        held = self._held.get(place, ALL_FREE)
         shares = allocate(wanted, self._equipment(place), held) or ()
         if shares:
             self._held[place] = plus(held, shares)
@@ -78,7 +78,7 @@ class Stock:
         return [answers[number] for number in which.tolist()]
 
     def _judged(self, place: int, judge: Judge[Answer]) -> Answer:
-        return judge(self._equipment(place), self._held.get(place, NOTHING_HELD))
+        return judge(self._equipment(place), self._held.get(place, ALL_FREE))
 
     @cached_property
     def _states(self) -> Places:

@@ -22,7 +22,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Bytes
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
-from forgeyard.scheduler.devices import NOTHING_HELD, allocate, plus
+from forgeyard.scheduler.devices import ALL_FREE, allocate, plus
 from forgeyard.scheduler.diagnose import diagnose
 from forgeyard.scheduler.place import plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
@@ -59,7 +59,7 @@ def test_devices_are_found_exactly_when_brute_force_finds_some() -> None:
             assert found == allocate(wishes, has, dict(reversed(held.items())))
         wants = wishes.wants_devices
         hits["found"] += wants and found is not None
-        hits["in use"] += found is None and allocate(wishes, has, NOTHING_HELD) is not None
+        hits["in use"] += found is None and allocate(wishes, has, ALL_FREE) is not None
         lacking = [code for code in naive_codes(wishes, has) if code.startswith(("gpu", "dev"))]
         hits["never"] += bool(lacking)
         hits["several requests at once"] += len(wishes.gpus) > 1 and found is not None
@@ -81,7 +81,7 @@ def test_no_set_of_less_capable_gpus_would_have_done() -> None:
         wishes = EquipmentRequirement(
             gpus=tuple(_sized_wish(rng) for _ in range(rng.choice((1, 1, 2))))
         )
-        found = allocate(wishes, has, NOTHING_HELD)
+        found = allocate(wishes, has, ALL_FREE)
         if found is None:
             continue
         memory = {
