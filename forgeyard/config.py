@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -109,8 +109,10 @@ class AgentConfig(Group):
     """The only PATH that jobs see, after their toolchains'."""
     pass_env: tuple[str, ...] = ("LANG", "LC_ALL", "TZ")
     toolchains: tuple["ToolchainConfig", ...] = ()
-    devices: Mapping[Word, "DeviceCount | Devices"] = Field(default={}, max_length=MAX_DEVICES)
-    """The devices of each kind that jobs may use here: how many, or one by one."""
+    devices: Mapping[Word, DeviceCount] = Field(default={}, max_length=MAX_DEVICES)
+    """How many devices of each kind jobs may use here."""
+    named_devices: tuple["DeviceConfig", ...] = Field(default=(), max_length=MAX_DEVICES)
+    """Devices that jobs may use here, described one by one."""
     gpus: tuple["GpuConfig", ...] = Field(default=(), max_length=MAX_GPUS)
     """The GPUs that jobs may use; without any, those that `nvidia-smi` lists."""
     host: Word = ""
@@ -143,6 +145,7 @@ class ToolchainConfig(Group):
 class DeviceConfig(Group):
     """A device to offer; what is left out stays unknown, and satisfies nobody who asks for it."""
 
+    kind: Word
     id: Word = Field(default="", pattern=DEVICE_ID)
     model: Word = ""
     os_version: Word = ""
@@ -150,10 +153,10 @@ class DeviceConfig(Group):
     abi: Word = ""
     form: DeviceForm | None = None
 
-    def device(self, kind: str) -> Device:
+    def device(self) -> Device:
         """Describe it as a capability."""
         return Device(
-            kind=kind,
+            kind=self.kind,
             id=self.id or None,
             model=self.model or None,
             os_version=self.os_version or None,
@@ -162,9 +165,6 @@ class DeviceConfig(Group):
             form=self.form,
             provenance=Provenance.CONFIGURED,
         )
-
-
-Devices = Annotated[tuple[DeviceConfig, ...], Field(max_length=MAX_DEVICES)]
 
 
 class GpuConfig(Group):

@@ -94,11 +94,10 @@ async def runtimes(path: str) -> tuple[Runtime, ...]:
 
 def configured_devices(config: AgentConfig) -> Iterator[Device]:
     """List the devices that the operator grants to jobs: some counted, some one by one."""
-    for kind, found in sorted(config.devices.items()):
-        if isinstance(found, int):
-            yield Device(kind=kind, count=found, provenance=Provenance.CONFIGURED)
-        else:
-            yield from (one.device(kind) for one in found)
+    for kind, count in sorted(config.devices.items()):
+        yield Device(kind=kind, count=count, provenance=Provenance.CONFIGURED)
+    for one in config.named_devices:
+        yield one.device()
 
 
 def configured_gpus(config: AgentConfig) -> tuple[Gpu, ...]:

@@ -6,6 +6,7 @@ A server may send more; fields that are missing where a default stands here are 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from forgeyard.cli.device_shapes import Device, GivenDevice, Gpu
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 
 FINAL = frozenset(state.value for state in FINAL_RUN_STATES)
@@ -342,34 +343,6 @@ class Tool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
-    """How many devices of one kind a runner has."""
-
-    kind: str
-    count: int
-    id: str | None = None
-    model: str | None = None
-    os_version: str | None = None
-    api_level: str | None = None
-    abi: str | None = None
-    form: str | None = None
-    provenance: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gpu:
-    """One GPU of a runner."""
-
-    id: str | None = None
-    vendor: str | None = None
-    model: str | None = None
-    memory: int | None = None
-    compute_capability: str | None = None
-    sharing: str | None = None
-    provenance: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Equipment:
     """What a runner has beside its system, tools and labels; `None` is unknown."""
 
@@ -417,16 +390,6 @@ class Holdings:
     bytes: int = 0
     closures: tuple[str, ...] = ()
     has_more: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenDevice:
-    """A device that is given to jobs; `free` in thousandths."""
-
-    device_id: str
-    kind: str
-    free: int = 1_000
-    leases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,6 @@ Plan, explanation and commit ask the same function, so that they agree.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
 from typing import TypeVar
 
 from forgeyard.model.capability import numbers_of
@@ -38,7 +37,7 @@ Held = Mapping[str, int]
 """What leases hold of a runner's devices: thousandths by device."""
 ALL_FREE: Held = {}
 MODELS_TRIED = 256
-"""Ways to choose models for requests of one model each; beyond them a job counts as not fitting."""
+"""Looks at a choice of models for requests of one model each; beyond them a job does not fit."""
 SHARES_TOLD = 3
 Unit = TypeVar("Unit", NamedGpu, NamedDevice)
 
@@ -98,11 +97,8 @@ def _gpus(
     units = sorted(named_gpus(equipment.gpus or ()), key=lambda unit: _gpu_rank(unit, held))
     demands = [_demand(one, units, held) for one in wanted]
     models = [_model_choices(one, it, units) for one, it in zip(wanted, demands, strict=True)]
-    for chosen in islice(product(*models), MODELS_TRIED):
-        given = _Matching(chosen).match(len(units))
-        if given is not None:
-            return _shares(given, chosen, units)
-    return None
+    chosen = _Choice(models, len(units)).search()
+    return None if chosen is None else _shares(chosen[1], chosen[0], units)
 
 
 def _gpu_rank(unit: NamedGpu, held: Held) -> tuple[object, ...]:
@@ -142,6 +138,40 @@ def _model_choices(
         for family in families.values()
         if len(family) >= demand.count
     ]
+
+
+class _Choice:
+    """Chooses a model for every request of one model, and drops what does not fit at once."""
+
+    def __init__(self, options: Sequence[Sequence[_Demand]], units: int) -> None:
+        self._options = options
+        self._units = units
+        self._tries = 0
+
+    def search(self) -> tuple[list[_Demand], list[list[int]]] | None:
+        """Find demands that fit together, one of each list of options, and the units of each."""
+        free = [place for place, options in enumerate(self._options) if len(options) != 1]
+        fixed = {
+            place: options[0] for place, options in enumerate(self._options) if len(options) == 1
+        }
+        found = self._extend(fixed, free)
+        if found is None:
+            return None
+        return [found[0][place] for place in sorted(found[0])], found[1]
+
+    def _extend(
+        self, chosen: dict[int, _Demand], free: list[int]
+    ) -> tuple[dict[int, _Demand], list[list[int]]] | None:
+        self._tries += 1
+        if self._tries > MODELS_TRIED:
+            return None
+        given = _Matching([chosen[place] for place in sorted(chosen)]).match(self._units)
+        if given is None or not free:
+            return None if given is None else (chosen, given)
+        extended = (
+            self._extend({**chosen, free[0]: option}, free[1:]) for option in self._options[free[0]]
+        )
+        return next((found for found in extended if found is not None), None)
 
 
 def _devices(

@@ -79,7 +79,7 @@ def test_the_same_wishes_in_another_order_are_the_same() -> None:
 
 def test_a_job_that_requires_nothing_wants_no_equipment() -> None:
     assert required().equipment == EquipmentRequirement()
-    assert required(gpu={}).equipment.gpu == GpuRequirement(count=1)
+    assert required(gpu={}).equipment.gpus == (GpuRequirement(count=1),)
 
 
 @pytest.mark.parametrize(
