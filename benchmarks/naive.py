@@ -4,7 +4,7 @@ The oracle of the tests and the reference of `benchmarks.placement`. It lives he
 product never runs it, and because tests may import benchmarks while benchmarks import no tests.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
@@ -33,6 +33,10 @@ class NaivePlanner:
     held: list[tuple[SchedulingJob, Gate]] = field(default_factory=list[tuple[SchedulingJob, Gate]])
     lent: int = 0
     """Jobs beyond their quota that got what nobody else could use."""
+    used_a_hold: int = 0
+    """Jobs on runners where room was held, for them or for others."""
+    pooled: int = 0
+    """Times a job was kept from the only runners that had room, for their pool was shut."""
     ties: int = 0
     """Decisions between runners of one score."""
     stale: int = 0
@@ -46,6 +50,7 @@ class NaivePlanner:
         self.free = dict(self._before)
         self._held_before = {name: it.held_devices for name, it in self._runners.items()}
         self.holdings = dict(self._held_before)
+        self._holds = list(self.snapshot.held_room)
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
         """Place as many of the first jobs as fit; stale scores are counted where it is watched."""
@@ -58,16 +63,17 @@ class NaivePlanner:
             if gate is not None:
                 self.held.append((job, gate))
                 continue
-            ranked = sorted(self._rank(job, self.free, self.holdings))
+            shut = gates.pools_against(job)
+            ranked = self._open(sorted(self._rank(job, self.free, self.holdings)), shut)
             if watched and ranked:
                 before = sorted(self._rank(job, self._before, self._held_before))
-                self.stale += before[0] != ranked[0]
+                self.stale += self._open(before, shut)[0] != ranked[0]
                 self.devices_short += len(self._rank(job, self.free, self._held_before)) > len(
-                    ranked
+                    self._rank(job, self.free, self.holdings)
                 )
-            if self._decide(job, ranked):
+            if self._decide(job, ranked, shut):
                 turns.charge(job)
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][2]))
         self._lend(gates)
         return self
 
@@ -78,19 +84,30 @@ class NaivePlanner:
             may = gate.code is GateCode.QUOTA_BLOCKED and gates.against_bursting(job) is None
             if len(self.decisions) >= self.policy.batch or not may:
                 self.held.append((job, gate))
-            elif self._decide(job, sorted(self._rank(job, self.free, self.holdings))):
+                continue
+            shut = gates.pools_against_bursting(job)
+            ranked = self._open(sorted(self._rank(job, self.free, self.holdings)), shut)
+            if self._decide(job, ranked, shut):
                 self.lent += 1
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][2]))
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
         return (
             *(
-                diagnose(job, self.snapshot.runners, self.free, held=self.holdings)
+                diagnose(job, self.snapshot.runners, self._left_for_all(), held=self.holdings)
                 for job in self.blocked
             ),
             *(gated(job, gate) for job, gate in self.held),
         )
+
+    def _left_for_all(self) -> dict[str, Resources]:
+        """Tell what is left for a job that may use no held room."""
+        free = dict(self.free)
+        for hold in self._holds:
+            if hold.runner_id in free:
+                free[hold.runner_id] = free[hold.runner_id].minus(hold.room)
+        return free
 
     def _rank(
         self, job: SchedulingJob, free: dict[str, Resources], held: dict[str, Held]
@@ -98,15 +115,38 @@ class NaivePlanner:
         return [
             (-self._score(job, runner, left), tie_break(job.job_id, name), name)
             for name, runner in self._runners.items()
-            if is_eligible(job, runner, free=(left := free[name]), held=held[name])
+            if is_eligible(
+                job, runner, free=(left := self._usable(job, name, free[name])), held=held[name]
+            )
         ]
+
+    def _usable(self, job: SchedulingJob, name: str, free: Resources) -> Resources:
+        """Leave alone what is held for others, unless the job is over before that is due."""
+        for hold in self._holds:
+            over_in_time = self.snapshot.taken_at + job.lasts <= hold.deadline
+            may = hold.job_id == job.job_id or (hold.kind == "backfill" and over_in_time)
+            if hold.runner_id == name and not may:
+                free = free.minus(hold.room)
+        return free
 
     def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:
         return score(job.resources, runner, left, self.policy.weights).total
 
-    def _decide(self, job: SchedulingJob, ranked: Ranked) -> bool:
+    def _pool_of(self, runner_id: str) -> str:
+        return self._runners[runner_id].pool_id
+
+    def _open(self, ranked: Ranked, shut: Mapping[str, Gate]) -> Ranked:
+        """Keep the runners whose pool is not shut."""
+        return [one for one in ranked if self._pool_of(one[2]) not in shut]
+
+    def _decide(self, job: SchedulingJob, ranked: Ranked, shut: Mapping[str, Gate]) -> bool:
         if not ranked:
-            self.blocked.append(job)
+            behind = sorted(self._rank(job, self.free, self.holdings))
+            if behind:
+                self.held.append((job, shut[self._pool_of(behind[0][2])]))
+                self.pooled += 1
+            else:
+                self.blocked.append(job)
             return False
         self.ties += len(ranked) > 1 and ranked[0][0] == ranked[1][0]
         best = ranked[: 1 + self.policy.candidates]
@@ -117,6 +157,8 @@ class NaivePlanner:
         shares = allocate(wanted, equipment, self.holdings[winner])
         assert shares is not None
         self.holdings[winner] = plus(self.holdings[winner], shares)
+        self.used_a_hold += any(hold.runner_id == winner for hold in self._holds)
+        self._holds = [hold for hold in self._holds if hold.job_id != job.job_id]
         candidates = tuple((name, -minus) for minus, _, name in best)
         decision = Decision(job_id=job.job_id, candidates=candidates, equipment=wanted)
         self.decisions.append(decision)

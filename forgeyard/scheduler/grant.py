@@ -12,6 +12,7 @@ from forgeyard.model.equipment import NO_EQUIPMENT, DeviceShare, Equipment, Equi
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.devices import Held, allocate, plus
 from forgeyard.scheduler.gates import GateCode, Gates
+from forgeyard.scheduler.holds import Holds
 
 
 class Verdict(StrEnum):
@@ -39,6 +40,8 @@ _BY_GATE = {
     GateCode.QUEUE_PAUSED: Verdict.PAUSED,
     GateCode.QUOTA_BLOCKED: Verdict.QUOTA_BLOCKED,
     GateCode.KEY_HELD: Verdict.KEY_CONTENDED,
+    # Never looked for at commit: by then the batch is as small as it should be.
+    GateCode.BACKPRESSURE: Verdict.PAUSED,
 }
 
 
@@ -59,6 +62,7 @@ class RunnerStanding:
     equipment: Equipment = field(default_factory=Equipment)
     held: Held = field(default_factory=dict[str, int])
     """What leases hold of its devices; read only where somebody wants one."""
+    pool_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +76,8 @@ class GrantRequest:
     scopes: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
     devices: EquipmentRequirement = NO_EQUIPMENT
+    lasts: int = 0
+    """How long it may last at most, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,9 +99,11 @@ class _Left:
     equipment: Equipment
     held: Held
 
-    def devices_for(self, request: GrantRequest) -> tuple[DeviceShare, ...] | None:
-        """Choose the devices of a request that fits; `None` if it does not."""
-        if not request.resources.fits_in(self.free):
+    def devices_for(
+        self, request: GrantRequest, *, withheld: Resources
+    ) -> tuple[DeviceShare, ...] | None:
+        """Choose the devices of a request that fits beside what is held; `None` if it does not."""
+        if not request.resources.fits_in(self.free.minus(withheld)):
             return None
         return allocate(request.devices, self.equipment, self.held)
 
@@ -111,6 +119,7 @@ def grant(
     runners: Mapping[str, RunnerStanding],
     *,
     gates: Gates,
+    holds: Holds | None = None,
 ) -> tuple[Granted, ...]:
     """Judge every request in the order asked, never giving away more than is free.
 
@@ -124,13 +133,16 @@ def grant(
         if runner.schedulable
     }
     standing = dict(jobs)
+    holds = Holds() if holds is None else holds
     answers: list[Granted] = []
     for request in requests:
-        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), left, gates=gates)
+        judged = standing.get(request.job_id, JobStanding.GONE)
+        answer = _judge(request, judged, left, runners=runners, gates=gates, holds=holds)
         if answer.runner_id is not None:
             left[answer.runner_id].give(request, answer.devices)
             standing[request.job_id] = JobStanding.GONE
-            gates.admit(request)
+            gates.admit(request, runners[answer.runner_id].pool_id)
+            holds.dissolve(request.job_id)
         answers.append(answer)
     return tuple(answers)
 
@@ -145,7 +157,9 @@ def _judge(
     standing: JobStanding,
     left: Mapping[str, _Left],
     *,
+    runners: Mapping[str, RunnerStanding],
     gates: Gates,
+    holds: Holds,
 ) -> Granted:
     if standing is JobStanding.CANCELLED:
         return Granted(job_id=request.job_id, verdict=Verdict.CANCELLED)
@@ -154,16 +168,20 @@ def _judge(
     gate = gates.against_bursting(request)
     if gate is not None:
         return Granted(job_id=request.job_id, verdict=_BY_GATE[gate.code])
-    for runner_id, score in request.candidates:
-        devices = left[runner_id].devices_for(request) if runner_id in left else None
+    working = [(name, score) for name, score in request.candidates if name in left]
+    pools = gates.pools_against_bursting(request)
+    refused = Verdict.NO_CAPACITY if working else Verdict.RUNNER_UNAVAILABLE
+    for name, score in working:
+        devices = left[name].devices_for(request, withheld=holds.withheld(request, name))
         if devices is not None:
-            return Granted(
-                job_id=request.job_id,
-                verdict=Verdict.GRANTED,
-                runner_id=runner_id,
-                score=score,
-                devices=devices,
-            )
-    some_work = any(runner_id in left for runner_id, _ in request.candidates)
-    refused = Verdict.NO_CAPACITY if some_work else Verdict.RUNNER_UNAVAILABLE
+            pool = pools.get(runners[name].pool_id)
+            if pool is None:
+                return Granted(
+                    job_id=request.job_id,
+                    verdict=Verdict.GRANTED,
+                    runner_id=name,
+                    score=score,
+                    devices=devices,
+                )
+            refused = _BY_GATE[pool.code]
     return Granted(job_id=request.job_id, verdict=refused)

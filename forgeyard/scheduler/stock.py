@@ -39,9 +39,13 @@ class Stock:
         runners = self._columns.runners
         return {runners[place].runner_id: held for place, held in self._held.items()}
 
+    def held_at(self, place: int) -> Held:
+        """Tell what is held of one runner's devices."""
+        return self._held.get(place, ALL_FREE)
+
     def take(self, place: int, wanted: EquipmentRequirement) -> None:
         """Give a job its devices on a runner that has them free."""
-        held = self._held.get(place, ALL_FREE)
+        held = self.held_at(place)
         shares = allocate(wanted, self._equipment(place), held) or ()
         if shares:
             self._held[place] = plus(held, shares)
@@ -78,7 +82,7 @@ class Stock:
         return [answers[number] for number in which.tolist()]
 
     def _judged(self, place: int, judge: Judge[Answer]) -> Answer:
-        return judge(self._equipment(place), self._held.get(place, ALL_FREE))
+        return judge(self._equipment(place), self.held_at(place))
 
     @cached_property
     def _states(self) -> Places:
