@@ -95,13 +95,13 @@ class NaivePlanner:
         """Judge each blocked job against each runner."""
         return (
             *(
-                diagnose(job, self.snapshot.runners, self._left_for_all(), held=self.holdings)
+                diagnose(job, self.snapshot.runners, self._unheld(), held=self.holdings)
                 for job in self.blocked
             ),
             *(gated(job, gate) for job, gate in self.held),
         )
 
-    def _left_for_all(self) -> dict[str, Resources]:
+    def _unheld(self) -> dict[str, Resources]:
         """Tell what is left for a job that may use no held room."""
         free = dict(self.free)
         for hold in self._holds:
