@@ -19,6 +19,7 @@ from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
 from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import Holds
+from forgeyard.scheduler.preempt import Left
 from forgeyard.scheduler.score import BEST, hash64, score
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.stock import Stock
@@ -71,6 +72,18 @@ class Board:
         for place in self._held_at:
             left[self._runner_id(place)] = self._usable(job, place)
         return left
+
+    def left_for(self, job: SchedulingJob, runner_ids: Iterable[str]) -> Mapping[str, Left]:
+        """Tell what some runners have left that a job may use, their devices included."""
+        free, place_of = self.free_for(job), self.columns.place_of
+        return {
+            name: Left(
+                free=free[name],
+                equipment=self.columns.runners[place_of[name]].capabilities.equipment,
+                held=self.stock.held_at(place_of[name]),
+            )
+            for name in runner_ids
+        }
 
     def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
         """List runners that take work and could do a job if they were empty, the emptiest first."""

@@ -78,6 +78,14 @@ def plus(held: Held, shares: Sequence[DeviceShare]) -> dict[str, int]:
     return sums
 
 
+def minus(held: Held, shares: Sequence[DeviceShare]) -> dict[str, int]:
+    """Take away what a lease holds that ends."""
+    sums = dict(held)
+    for one in shares:
+        sums[one.device_id] = sums.get(one.device_id, 0) - one.share
+    return sums
+
+
 def shortages(wanted: EquipmentRequirement, equipment: Equipment, held: Held) -> Iterator[Shortage]:
     """Tell of what too little is free, for a job whose every request could be met alone."""
     if _gpus(wanted.gpus, equipment, held) is None:

@@ -270,7 +270,7 @@ def _resource_accounting(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
     if over:
         return _warn(
             f"Holding more than they may give away: {_named(over)}.",
-            "Their headroom grew; they take nothing more until jobs end.",
+            "Their headroom grew or less CPU is lent; they take nothing more until jobs end.",
         )
     return _ok(f"The books balance: {_count(len(seen.snapshot.runners), 'runner')}.")
 

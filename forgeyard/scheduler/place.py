@@ -196,10 +196,10 @@ def _nominations(
             break
         if not may_preempt(job, rule) or job.job_id in waiting:
             continue
-        able = set(cycle.board.nearest(job, len(snapshot.runners)))
+        able = cycle.board.nearest(job, len(snapshot.runners))
         found = nominate(
             job,
-            free={name: left for name, left in cycle.board.free_for(job).items() if name in able},
+            left=cycle.board.left_for(job, able),
             running=[one for one in snapshot.running if one.lease_id not in gone],
             policy=rule,
             now=snapshot.taken_at,

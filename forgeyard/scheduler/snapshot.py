@@ -10,6 +10,7 @@ from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.equipment import DeviceShare
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import Priority
 from forgeyard.model.location import SOMEWHERE, Location
@@ -96,6 +97,7 @@ class RunningJob:
     """It is being cancelled, or cleared for another job already."""
     preempted_at: int | None = None
     """When it was last stopped for another job."""
+    devices: tuple[DeviceShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +228,16 @@ def _hold_line(hold: HeldRoom) -> list[object]:
 def _running_line(one: RunningJob) -> list[object]:
     urgency = [one.priority, one.preemption, one.since, one.attempts_made]
     stopped = [one.is_uploading, one.is_stopping, one.preempted_at or 0]
-    return [one.lease_id, one.job_id, one.runner_id, _amounts(one.resources), *urgency, *stopped]
+    devices = sorted([share.device_id, share.share] for share in one.devices)
+    return [
+        one.lease_id,
+        one.job_id,
+        one.runner_id,
+        _amounts(one.resources),
+        *urgency,
+        *stopped,
+        *devices,
+    ]
 
 
 def _runner_line(runner: SchedulingRunner) -> list[object]:
