@@ -22,11 +22,12 @@ def environment(shares: Sequence[DeviceShare], equipment: Equipment) -> dict[str
     seen: dict[GpuVendor, list[str]] = {vendor: [] for vendor in BY_VENDOR}
     counted: Counter[GpuVendor] = Counter()
     for name, gpu in named_gpus(equipment.gpus or ()):
-        if gpu.vendor in seen:
-            if name in mine:
-                # The libraries know a GPU by what its driver calls it, else by its number.
-                seen[gpu.vendor].append(gpu.id or str(counted[gpu.vendor]))
-            counted[gpu.vendor] += 1
+        if gpu.vendor is None or gpu.vendor not in seen:
+            continue
+        if name in mine:
+            # The libraries know a GPU by what its driver calls it, else by its number.
+            seen[gpu.vendor].append(gpu.id or str(counted[gpu.vendor]))
+        counted[gpu.vendor] += 1
     return {
         DEVICES: ",".join(one.device_id for one in shares),
         **{variable: ",".join(seen[vendor]) for vendor, variable in BY_VENDOR.items()},

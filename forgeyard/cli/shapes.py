@@ -6,7 +6,7 @@ A server may send more; fields that are missing where a default stands here are 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forgeyard.cli.device_shapes import Device, GivenDevice, Gpu
+from forgeyard.cli.device_shapes import GivenDevice, RunnerCapabilities
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 
 FINAL = frozenset(state.value for state in FINAL_RUN_STATES)
@@ -386,47 +386,6 @@ class PlacedJob:
     job: str
     attempt: int = 1
     state: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
-    """A tool that a runner offers."""
-
-    name: str
-    version: str | None = None
-    digest: str | None = None
-    provenance: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Equipment:
-    """What a runner has beside its system, tools and labels; `None` is unknown."""
-
-    cpu_features: tuple[str, ...] | None = None
-    runtimes: tuple[Tool, ...] | None = None
-    sandboxes: tuple[str, ...] | None = None
-    network_modes: tuple[str, ...] | None = None
-    isolation: tuple[str, ...] | None = None
-    devices: tuple[Device, ...] | None = None
-    gpus: tuple[Gpu, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunnerCapabilities:
-    """What a runner says it can do."""
-
-    platform: str | None = None
-    os_version: str | None = None
-    architecture: str | None = None
-    trust: str = ""
-    toolchains: tuple[Tool, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict[str, str])
-    agent_version: str = ""
-    equipment: Equipment = field(default_factory=Equipment)
-    provenance: Mapping[str, str] = field(default_factory=dict[str, str])
-    reliability: str = ""
-    cost_micros_per_hour: int | None = None
-    schema_version: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
