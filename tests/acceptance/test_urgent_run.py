@@ -1,4 +1,4 @@
-"""An urgent run stops a restartable one on a full runner, and the stopped one is done afterwards."""
+"""An urgent run stops a restartable one on a full runner; the stopped one is done afterwards."""
 
 import time
 from collections.abc import Callable
