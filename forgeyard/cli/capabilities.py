@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from forgeyard.cli import output
-from forgeyard.cli.device_shapes import Device, Gpu
 from forgeyard.cli.fleet_tables import amount_row
-from forgeyard.cli.shapes import Runner
+from forgeyard.cli.runner_shapes import Device, Gpu, Runner
 from forgeyard.cli.watching import now_ms
 from forgeyard.model.devices import share_text
 from forgeyard.model.equipment import WHOLE

@@ -6,7 +6,6 @@ A server may send more; fields that are missing where a default stands here are 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forgeyard.cli.device_shapes import GivenDevice, RunnerCapabilities
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 
 FINAL = frozenset(state.value for state in FINAL_RUN_STATES)
@@ -292,79 +291,6 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cycle:
-    """What the scheduler last did."""
-
-    cycle_id: int
-    eligible: int = 0
-    planned: int = 0
-    granted: int | None = None
-    created_at: int | None = None
-    pressure: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Room on a runner that is kept for one job."""
-
-    job: str
-    runner: str
-    kind: str
-    due_ms: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulerStatus:
-    """How scheduling stands; `jobs` and `runners` count by state."""
-
-    partition: str
-    jobs: Mapping[str, int]
-    runners: Mapping[str, int]
-    oldest_eligible_ms: int | None = None
-    outbox_lag_ms: int | None = None
-    renewal_beat_ms: int | None = None
-    renewal_gaps: int = 0
-    last_cycle: Cycle | None = None
-    held: tuple[Held, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    """One thing that the doctor looked at."""
-
-    name: str
-    verdict: str
-    sentence: str = ""
-    advice: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkup:
-    """What the doctor found."""
-
-    verdict: str
-    checks: tuple[Check, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedJob:
-    """A waiting job, and the runner that it would get."""
-
-    job: str
-    run_id: str
-    runner: str
-    score: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preview:
-    """What the next cycle would do."""
-
-    waiting: int
-    placements: tuple[PlannedJob, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
     """A queue; `eligible` counts by priority."""
 
@@ -376,74 +302,6 @@ class Queue:
     eligible: Mapping[str, int] = field(default_factory=dict[str, int])
     running: int = 0
     oldest_eligible_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedJob:
-    """A job on a runner."""
-
-    run: str
-    job: str
-    attempt: int = 1
-    state: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
-    """Where a runner is; `None` is unknown."""
-
-    host: str | None = None
-    site: str | None = None
-    region: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holdings:
-    """How much a runner need not fetch, as it last said."""
-
-    objects: int = 0
-    bytes: int = 0
-    closures: tuple[str, ...] = ()
-    has_more: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runner:
-    """A machine that executes jobs."""
-
-    name: str
-    runner_id: str = ""
-    state: str
-    suspect: bool = False
-    pressure: str = ""
-    drain_requested: bool = False
-    drain_reason: str | None = None
-    pool: str = ""
-    capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
-    capability_digest: str = ""
-    reported_at: int | None = None
-    location: Location = field(default_factory=Location)
-    diagnostics: tuple[str, ...] = ()
-    health: str = ""
-    health_reason: str | None = None
-    holdings: Holdings = field(default_factory=Holdings)
-    penalty: int = 0
-    total: Amounts = field(default_factory=Amounts)
-    headroom: Amounts = field(default_factory=Amounts)
-    cpu_percent: int = 100
-    allocatable: Amounts = field(default_factory=Amounts)
-    reserved: Amounts = field(default_factory=Amounts)
-    free: Amounts = field(default_factory=Amounts)
-    devices: tuple[GivenDevice, ...] = ()
-    placed: tuple[PlacedJob, ...] = ()
-    last_seen_at: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Drained:
-    """What draining a runner did."""
-
-    cancelled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,6 +180,9 @@ class SchedulingPolicy:
     aging_limit: Annotated[
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
+    degraded_takes: Annotated[
+        int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
+    ] = 100
     priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)

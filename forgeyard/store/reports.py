@@ -6,9 +6,10 @@ host, is taken and cut down, for a runner that goes silent over it would help no
 
 import re
 from collections import Counter
+from dataclasses import replace
 
 from forgeyard.errors import InvalidRequest
-from forgeyard.model.capability import report_digest
+from forgeyard.model.capability import normal_labels, report_digest
 from forgeyard.model.devices import device_ids
 from forgeyard.model.equipment import RESERVED_PROVENANCE, Equipment, Provenance
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
@@ -72,7 +73,8 @@ def described(report: Report, *, now: int) -> dict[str, object]:
 
     A host never keeps back more than it has, so that nothing allocatable is ever below zero.
     """
-    capabilities = codec.encode(report.capabilities)
+    said = report.capabilities
+    capabilities = codec.encode(replace(said, labels=normal_labels(said.labels)))
     return {
         "capabilities": capabilities,
         "capability_digest": report_digest(capabilities),

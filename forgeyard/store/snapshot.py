@@ -53,7 +53,8 @@ def load(
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
     jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
-    runners, waiting = _runners(connection, policy), int(rows[0]["waiting"]) if rows else 0
+    runners = _runners(connection, policy)
+    waiting = int(rows[0]["waiting"]) if rows else 0
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
@@ -243,19 +244,19 @@ def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[Sched
     runners = tables.runners
     rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
-    held, percent = devices.load(connection), policy.overcommit.cpu_percent
+    held = devices.load(connection)
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
-            devices_of = held.get(row["runner_id"], {})
-            found.append(_runner(dict(row), known, held=devices_of, cpu_percent=percent))
+            mine = held.get(row["runner_id"], {})
+            found.append(_runner(dict(row), known, policy, held=mine))
         except (Corrupt, ValueError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
 def _runner(
-    row: Row, known: dict[str, Capabilities], *, held: Held, cpu_percent: int
+    row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy, *, held: Held
 ) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
@@ -276,8 +277,9 @@ def _runner(
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
         held_devices=held,
-        cpu_percent=cpu_percent,
+        cpu_percent=policy.overcommit.cpu_percent,
         degraded=row["health"] == RunnerHealth.DEGRADED,
+        takes_up_to=policy.degraded_takes,
         location=_location(row["location"]),
         holdings=holdings,
         holdings_digest=holdings_digest,

@@ -8,12 +8,13 @@ from random import Random
 import pytest
 
 from benchmarks.naive import NaivePlanner
-from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
+from forgeyard.model.policy import ClassPolicy, SchedulingPolicy, ScoreWeights
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.model.wishes import Wishes
+from forgeyard.model.wishes import SchedulingClass, Wishes
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
+from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
@@ -87,7 +88,7 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         project_id=project,
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
-        wishes=Wishes(keys=keys),
+        wishes=Wishes(keys=keys, scheduling_class=rng.choice((None, None, *SchedulingClass))),
         lasts=rng.choice((30_000, 300_000, 3_000_000)),
     )
 
@@ -136,6 +137,7 @@ def _rule(seed: int) -> SchedulingPolicy:
     return SchedulingPolicy(
         batch=rng.choice((3, 20, 100)),
         candidates=rng.randint(0, 4),
+        classes=ClassPolicy(interactive=rng.randint(-100, 100), batch=rng.randint(-100, 100)),
         weights=ScoreWeights(headroom=rng.randint(0, 3), load=rng.randint(0, 3)),
     )
 
@@ -155,6 +157,7 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["lent beyond a quota"] += naive.lent
         hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
+        hits["kept from an unwell runner"] += _spared(world)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale
         hits["never"] += sum(it.permanent for it in made.diagnoses)
@@ -163,6 +166,16 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["reckoned in Python's integers"] += not Board(world.runners, policy).columns.exact
     demand_hits(hits, *hits)
     print(f"{WORLDS} worlds")
+
+
+def _spared(world: Snapshot) -> int:
+    """Count the pairs that only the runner's health forbids."""
+    return sum(
+        not is_eligible(job, runner) and is_eligible(job, replace(runner, degraded=False))
+        for job in world.jobs
+        for runner in world.runners
+        if runner.degraded
+    )
 
 
 def _is_fair_turn(world: Snapshot, policy: SchedulingPolicy, made: Plan) -> bool:
