@@ -24,7 +24,7 @@ from tests.scheduling import NOW
 from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
-WORLDS = 560
+WORLDS = 640
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
 
