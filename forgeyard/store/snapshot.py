@@ -295,7 +295,7 @@ def _runner(
     )
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**13)
 def _holdings(text: str | None) -> tuple[Holdings, str]:
     """Read and name what a runner holds, once for each report; an unreadable one is no hint."""
     if text is None:
