@@ -28,6 +28,7 @@ from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.scheduler.standing import SchedulingPool
 from tests.equipment import naive_codes, naive_version, some_equipment, some_wishes
 from tests.places import naive_lasting, naive_passing, placeable, placed, some_pool
 from tests.scheduling import MINUTE, NOW
@@ -161,7 +162,9 @@ def a_world(seed: int) -> Snapshot:
         job = replace(job, requirements=kind.requirements, resources=kind.resources)
         queue.append(placeable(rng, job))
     owners = ("prj_default", "prj_other")
-    pools = [some_pool(rng, f"pol_{place}", owners) for place in range(3)]
+    # Lending is for the crowds of `test_fast_placement`: it has no place in a plain first pass.
+    odd = (some_pool(rng, f"pol_{place}", owners) for place in range(3))
+    pools = [SchedulingPool(), *(pool for pool in odd if not pool.spillover)]
     runners = [some_runner(rng, place) for place in range(rng.randint(0, 8))]
     return Snapshot(
         partition="default",
