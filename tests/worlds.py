@@ -164,7 +164,7 @@ def a_world(seed: int) -> Snapshot:
     owners = ("prj_default", "prj_other")
     # Lending is for the crowds of `test_fast_placement`: it has no place in a plain first pass.
     odd = (some_pool(rng, f"pol_{place}", owners) for place in range(3))
-    pools = [SchedulingPool(), *(pool for pool in odd if not pool.spillover)]
+    pools = [SchedulingPool()] * 3 + [pool for pool in odd if not pool.spillover]
     runners = [some_runner(rng, place) for place in range(rng.randint(0, 8))]
     return Snapshot(
         partition="default",
@@ -179,7 +179,7 @@ def a_policy(seed: int) -> SchedulingPolicy:
     """Make a policy whose batch is often smaller than the queue."""
     rng = Random(seed)
     return SchedulingPolicy(
-        batch=rng.randint(1, 12),
+        batch=rng.randint(1, 10),
         candidates=rng.randint(0, 3),
         weights=ScoreWeights(headroom=rng.randint(0, 3), load=rng.randint(0, 3)),
     )
