@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.devices import Held, allocate, plus
 from forgeyard.scheduler.diagnose import Diagnosis, diagnose, gated
 from forgeyard.scheduler.eligibility import can_ever_run, is_eligible
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
@@ -42,11 +43,15 @@ class NaivePlanner:
     """Decisions between runners of one score."""
     stale: int = 0
     """Decisions that scores from the beginning of the cycle would have got wrong."""
+    devices_short: int = 0
+    """Decisions against a runner whose devices went to a job before, in the same cycle."""
 
     def __post_init__(self) -> None:
         self._runners = {runner.runner_id: runner for runner in self.snapshot.runners}
         self._before = {name: runner.free for name, runner in self._runners.items()}
         self.free = dict(self._before)
+        self._held_before = {name: it.held_devices for name, it in self._runners.items()}
+        self.holdings = dict(self._held_before)
         self._holds = list(self.snapshot.held_room)
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
@@ -61,10 +66,13 @@ class NaivePlanner:
                 self.held.append((job, gate))
                 continue
             shut = gates.pools_against(job)
-            ranked = self._past(sorted(self._rank(job, self.free)), shut)
+            ranked = self._past(sorted(self._rank(job, self.free, self.holdings)), shut)
             if watched and ranked:
-                before = self._past(sorted(self._rank(job, self._before)), shut)
-                self.stale += before[0] != ranked[0]
+                before = sorted(self._rank(job, self._before, self._held_before))
+                self.stale += self._past(before, shut)[0] != ranked[0]
+                self.devices_short += len(self._rank(job, self.free, self._held_before)) > len(
+                    self._rank(job, self.free, self.holdings)
+                )
             if self._decide(job, ranked, shut):
                 turns.charge(job)
                 gates.admit(job, self._pool_of(ranked[0][2]))
@@ -80,7 +88,7 @@ class NaivePlanner:
                 self.held.append((job, gate))
                 continue
             shut = gates.pools_against_bursting(job)
-            ranked = self._past(sorted(self._rank(job, self.free)), shut)
+            ranked = self._past(sorted(self._rank(job, self.free, self.holdings)), shut)
             if self._decide(job, ranked, shut):
                 self.lent += 1
                 gates.admit(job, self._pool_of(ranked[0][2]))
@@ -107,7 +115,7 @@ class NaivePlanner:
                 self.blocked.append(job)
                 continue
             shut = gates.pools_against_bursting(job)
-            ranked = self._past(sorted(self._rank(job, self.free, lent=lent)), shut)
+            ranked = self._past(sorted(self._rank(job, self.free, self.holdings, lent=lent)), shut)
             if self._decide(job, ranked, shut, lent=lent):
                 self.spilled += 1
                 gates.admit(job, self._pool_of(ranked[0][2]))
@@ -115,7 +123,10 @@ class NaivePlanner:
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
         return (
-            *(diagnose(job, self.snapshot.runners, self._unheld()) for job in self.blocked),
+            *(
+                diagnose(job, self.snapshot.runners, self._unheld(), held=self.holdings)
+                for job in self.blocked
+            ),
             *(gated(job, gate) for job, gate in self.held),
         )
 
@@ -131,6 +142,7 @@ class NaivePlanner:
         self,
         job: SchedulingJob,
         free: dict[str, Resources],
+        held: dict[str, Held],
         *,
         lent: frozenset[str] = frozenset(),
     ) -> Ranked:
@@ -138,7 +150,7 @@ class NaivePlanner:
         return [
             (-self._score(job, runner, usable[name]), tie_break(job.job_id, name), name)
             for name, runner in self._runners.items()
-            if is_eligible(job, runner, free=usable[name], lent=lent)
+            if is_eligible(job, runner, free=usable[name], held=held[name], lent=lent)
         ]
 
     def _usable(self, job: SchedulingJob, name: str, free: Resources) -> Resources:
@@ -169,7 +181,7 @@ class NaivePlanner:
         lent: frozenset[str] = frozenset(),
     ) -> bool:
         if not ranked:
-            behind = sorted(self._rank(job, self.free, lent=lent))
+            behind = sorted(self._rank(job, self.free, self.holdings, lent=lent))
             if behind:
                 self.held.append((job, shut[self._pool_of(behind[0][2])]))
                 self.pooled += 1
@@ -180,10 +192,16 @@ class NaivePlanner:
         best = ranked[: 1 + self.policy.candidates]
         winner = best[0][2]
         self.free[winner] = self.free[winner].minus(job.resources)
+        wanted = job.requirements.equipment.device_part
+        equipment = self._runners[winner].capabilities.equipment
+        shares = allocate(wanted, equipment, self.holdings[winner])
+        assert shares is not None
+        self.holdings[winner] = plus(self.holdings[winner], shares)
         self.used_a_hold += any(hold.runner_id == winner for hold in self._holds)
         self._holds = [hold for hold in self._holds if hold.job_id != job.job_id]
         candidates = tuple((name, -minus) for minus, _, name in best)
-        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+        decision = Decision(job_id=job.job_id, candidates=candidates, equipment=wanted)
+        self.decisions.append(decision)
         return True
 
 

@@ -8,6 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -23,7 +24,9 @@ from forgeyard.model.capability import Toolchain, TrustClass
 from forgeyard.model.equipment import (
     MAX_DEVICES,
     MAX_GPUS,
+    Device,
     DeviceCount,
+    DeviceForm,
     GpuSharing,
     GpuVendor,
     Provenance,
@@ -31,6 +34,9 @@ from forgeyard.model.equipment import (
 )
 from forgeyard.model.location import Micros, ReliabilityClass
 from forgeyard.model.units import GIB, MIB
+
+DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
+"""What a device may be called: it stands in lists with commas between."""
 
 
 class Group(BaseModel):
@@ -127,6 +133,8 @@ class AgentConfig(Group):
     toolchains: tuple["ToolchainConfig", ...] = ()
     devices: Mapping[Word, DeviceCount] = Field(default={}, max_length=MAX_DEVICES)
     """How many devices of each kind jobs may use here."""
+    named_devices: tuple["DeviceConfig", ...] = Field(default=(), max_length=MAX_DEVICES)
+    """Devices that jobs may use here, described one by one."""
     gpus: tuple["GpuConfig", ...] = Field(default=(), max_length=MAX_GPUS)
     """The GPUs that jobs may use; without any, those that `nvidia-smi` lists."""
     host: Word = ""
@@ -162,9 +170,36 @@ class ToolchainConfig(Group):
         return Toolchain(name=self.name, version=self.version, provenance=Provenance.CONFIGURED)
 
 
+class DeviceConfig(Group):
+    """A device to offer; what is left out stays unknown, and satisfies nobody who asks for it."""
+
+    kind: Word
+    id: Word = Field(default="", pattern=DEVICE_ID)
+    model: Word = ""
+    os_version: Word = ""
+    api_level: Word = ""
+    abi: Word = ""
+    form: DeviceForm | None = None
+
+    def device(self) -> Device:
+        """Describe it as a capability."""
+        return Device(
+            kind=self.kind,
+            id=self.id or None,
+            model=self.model or None,
+            os_version=self.os_version or None,
+            api_level=self.api_level or None,
+            abi=self.abi or None,
+            form=self.form,
+            provenance=Provenance.CONFIGURED,
+        )
+
+
 class GpuConfig(Group):
     """A GPU to offer; what is left out stays unknown, and satisfies nobody who asks for it."""
 
+    id: Word = Field(default="", pattern=DEVICE_ID)
+    """As its driver names it, such as GPU-8c0f…; jobs then see it under this name."""
     vendor: GpuVendor | None = None
     model: Word = ""
     memory: str = ""
@@ -236,7 +271,10 @@ OUTSIDE = frozenset({"FORGEYARD_CONFIG", "FORGEYARD_DB_PASSWORD"}) | frozenset(
 """Variables that mean something, but not to the tree; the password is `deploy/`'s."""
 SEEN_BY_JOBS = frozenset(
     f"{PREFIX}{name}"
-    for name in ("RUN_ID", "RUN_NAME", "JOB_ID", "JOB_NAME", "ATTEMPT", "WORKSPACE", "LEASE_ID")
+    for name in (
+        *("RUN_ID", "RUN_NAME", "JOB_ID", "JOB_NAME", "ATTEMPT", "WORKSPACE", "LEASE_ID"),
+        "DEVICES",
+    )
 )
 """What an agent tells a job, which may itself start Forgeyard."""
 FOR_TESTS = "FORGEYARD_TEST_"

@@ -23,13 +23,21 @@ from forgeyard.model.capability import (
     ToolchainRequirement,
     TrustClass,
 )
+from forgeyard.model.devices import device_ids
+from forgeyard.model.equipment import Equipment
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import SchedulingPool
-from tests.equipment import naive_codes, naive_version, some_equipment, some_wishes
+from tests.equipment import (
+    naive_allocations,
+    naive_codes,
+    naive_version,
+    some_equipment,
+    some_wishes,
+)
 from tests.places import naive_lasting, naive_passing, placeable, placed, some_pool
 from tests.scheduling import MINUTE, NOW
 
@@ -134,6 +142,7 @@ def some_job(rng: Random, place: int) -> SchedulingJob:
 
 def some_runner(rng: Random, place: int) -> SchedulingRunner:
     """Make a registered runner."""
+    offered = some_capabilities(rng)
     return SchedulingRunner(
         runner_id=f"rnr_{place}",
         name=f"runner-{place}",
@@ -141,14 +150,22 @@ def some_runner(rng: Random, place: int) -> SchedulingRunner:
         state=mostly(rng, RunnerState.ONLINE, list(RunnerState)),
         suspect=rng.random() < 0.05,
         trust=mostly(rng, TrustClass.TRUSTED_INTERNAL, list(TrustClass)),
-        capabilities=some_capabilities(rng),
+        capabilities=offered,
         total=some_capacity(rng),
         headroom=some_crumbs(rng),
         reserved=some_crumbs(rng),
         pressure=rng.choice(list(ResourcePressure)),
+        held_devices=some_holdings(rng, offered.equipment),
+        cpu_percent=mostly(rng, 100, (110, 150, 400)),
         degraded=rng.random() < 0.15,
         takes_up_to=rng.choice((-1, 0, 100, 200, 400)),
     )
+
+
+def some_holdings(rng: Random, equipment: Equipment) -> dict[str, int]:
+    """Make what leases hold of a runner's devices: some whole, some parts."""
+    ids = device_ids(equipment)
+    return {name: rng.choice((180, 500, 1_000, 1_000)) for name in ids if rng.random() < 0.3}
 
 
 def a_world(seed: int) -> Snapshot:
@@ -200,14 +217,18 @@ def naive_match(job: SchedulingJob, runner: SchedulingRunner, free: Resources) -
     if runner.degraded and rank * 100 > runner.takes_up_to:
         return False
     return runner.runner_id not in job.refused_by and (
-        naive_fit(job.resources, free) and naive_capable(job, runner)
+        naive_fit(job.resources, free)
+        and naive_capable(job, runner)
+        and naive_allocations(
+            job.requirements.equipment, runner.capabilities.equipment, runner.held_devices
+        )
     )
 
 
 def naive_capable(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Judge what waiting does not change: capabilities, trust and size."""
     want, have = job.requirements, runner.capabilities
-    checks = [naive_fit(job.resources, naive_minus(runner.total, runner.headroom))]
+    checks = [naive_fit(job.resources, naive_room(runner))]
     checks.append(not naive_lasting(job, runner))
     if want.platform is not None:
         checks.append(have.platform == want.platform)
@@ -245,6 +266,17 @@ def naive_fit(want: Resources, have: Resources) -> bool:
         and want.memory <= have.memory
         and want.disk <= have.disk
         and want.slots <= have.slots
+    )
+
+
+def naive_room(runner: SchedulingRunner) -> Resources:
+    """Tell what jobs may ever hold, from the description of the rules alone."""
+    room = naive_minus(runner.total, runner.headroom)
+    return Resources(
+        cpu=MilliCpu(int(max(room.cpu, 0) * runner.cpu_percent / 100)),
+        memory=Bytes(max(room.memory, 0)),
+        disk=Bytes(max(room.disk, 0)),
+        slots=max(room.slots, 0),
     )
 
 

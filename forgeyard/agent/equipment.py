@@ -7,7 +7,7 @@ What the operator configured counts before what is found. What cannot be found o
 import asyncio
 import re
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from forgeyard.agent.asking import ask, parse_version
@@ -36,7 +36,7 @@ RUNTIMES: dict[str, tuple[str, ...]] = {
 """What to ask for each runtime; docker is there only if its server answers."""
 NVIDIA_SMI = (
     "nvidia-smi",
-    "--query-gpu=name,memory.total,compute_cap,compute_mode",
+    "--query-gpu=uuid,name,memory.total,compute_cap,compute_mode",
     "--format=csv,noheader,nounits",
 )
 GPU_NODES = ("nvidia[0-9]*", "kfd", "dri/renderD*")
@@ -45,6 +45,7 @@ SEVERAL_NAMES = {"asimd": "neon", "aes": "aes-ni"}
 """Features that people know by another name than the kernel; both are reported."""
 _MOST_BYTES = 4 * MIB
 _FLAGS = re.compile(r"^(?:flags|Features)[ \t]*:(.*)$", re.MULTILINE)
+_UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,100}")
 _COMPUTE_CAPABILITY = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -62,10 +63,7 @@ async def equipment(config: AgentConfig) -> Equipment:
         sandboxes=(SandboxKind.NONE,),
         network_modes=(NetworkMode.HOST,),
         isolation=(IsolationClass.PROCESS,),
-        devices=tuple(
-            Device(kind=kind, count=count, provenance=Provenance.CONFIGURED)
-            for kind, count in sorted(config.devices.items())
-        ),
+        devices=tuple(configured_devices(config)),
         gpus=granted or gpus,
     )
 
@@ -94,10 +92,19 @@ async def runtimes(path: str) -> tuple[Runtime, ...]:
     )
 
 
+def configured_devices(config: AgentConfig) -> Iterator[Device]:
+    """List the devices that the operator grants to jobs: some counted, some one by one."""
+    for kind, count in sorted(config.devices.items()):
+        yield Device(kind=kind, count=count, provenance=Provenance.CONFIGURED)
+    for one in config.named_devices:
+        yield one.device()
+
+
 def configured_gpus(config: AgentConfig) -> tuple[Gpu, ...]:
     """List the GPUs that the operator grants to jobs."""
     return tuple(
         Gpu(
+            id=gpu.id or None,
             vendor=gpu.vendor,
             model=gpu.model or None,
             memory=parse_bytes(
@@ -128,15 +135,16 @@ def _nodes(dev: Path) -> Iterable[Path]:
 def parse_gpus(answer: str) -> tuple[Gpu, ...] | None:
     """Read what nvidia-smi says, a GPU a line; `None` if that is something else or too much."""
     lines = [line.split(",") for line in answer.splitlines() if line.strip()]
-    if len(lines) > MAX_GPUS or any(len(line) != 4 for line in lines):
+    if len(lines) > MAX_GPUS or any(len(line) != 5 for line in lines):
         return None
     return tuple(_gpu(*(part.strip() for part in line)) for line in lines)
 
 
-def _gpu(model: str, mebibytes: str, capability: str, mode: str) -> Gpu:
+def _gpu(uuid: str, model: str, mebibytes: str, capability: str, mode: str) -> Gpu:
     """Describe one GPU; in the default mode its driver lets anybody in, which promises nothing."""
     is_number = mebibytes.isascii() and mebibytes.isdecimal() and len(mebibytes) < 10
     return Gpu(
+        id=uuid if _UUID.fullmatch(uuid) else None,
         vendor=GpuVendor.NVIDIA,
         model=model[:128] or None,
         memory=Bytes(int(mebibytes) * MIB) if is_number else None,

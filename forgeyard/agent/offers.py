@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from forgeyard.agent.visible import missing
 from forgeyard.config import ToolchainConfig
 from forgeyard.model.capability import Toolchain, ToolchainRequirement, in_range
-from forgeyard.model.equipment import Equipment
+from forgeyard.model.equipment import DeviceShare, Equipment
 from forgeyard.model.gaps import gaps
 from forgeyard.model.job import JobSpec
 from forgeyard.model.runner import RejectReason, ResourcePressure
@@ -48,9 +49,13 @@ def available_shells(path: str) -> frozenset[str]:
     return frozenset(shell for shell in SHELLS if shutil.which(shell, path=path) is not None)
 
 
-def refusal(spec: JobSpec, situation: Situation) -> Refusal | None:
-    """Find the first reason to turn an offer down; None takes it."""
-    for reason, detail in _reasons(spec, situation):
+def refusal(
+    spec: JobSpec, situation: Situation, *, devices: Sequence[DeviceShare] = ()
+) -> Refusal | None:
+    """Find the first reason to turn an offer down; None takes it with the devices given to it."""
+    absent = ", ".join(missing(devices, situation.equipment))
+    gone = (RejectReason.CAPABILITY_CHANGED, f"no such device here: {absent}" if absent else "")
+    for reason, detail in (*_reasons(spec, situation), gone):
         if detail:
             return Refusal(reason=reason, detail=detail)
     return None

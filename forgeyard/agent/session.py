@@ -133,7 +133,8 @@ class Session:
             return
         refused = self._refused.get(offer.lease_id)
         if refused is None:
-            refused = refusal(offer.spec, await asyncio.to_thread(self._situation))
+            situation = await asyncio.to_thread(self._situation)
+            refused = refusal(offer.spec, situation, devices=offer.devices)
         if refused is not None:
             if len(self._refused) >= REMEMBERED:
                 self._refused.clear()
@@ -147,6 +148,7 @@ class Session:
         work = Work(
             self._shop,
             held,
+            equipment=self._pulse.report.capabilities.equipment,
             longest_back_off=self._registered.longest_back_off / 1000,
             known=self._pulse.report.capabilities.toolchains,
             doubt=self._look_again,

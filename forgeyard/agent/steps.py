@@ -58,6 +58,7 @@ def environment(
     folders: Folders,
     *,
     passed: Mapping[str, str],
+    devices: Mapping[str, str],
     path: str,
     secrets: Mapping[str, str],
 ) -> dict[str, str]:
@@ -79,6 +80,7 @@ def environment(
         "FORGEYARD_ATTEMPT": str(offer.attempt_number),
         "FORGEYARD_WORKSPACE": str(folders.workspace),
         **_commit(offer),
+        **devices,
         MARK: offer.lease_id,
     }
 

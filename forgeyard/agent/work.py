@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from forgeyard.agent import ending, secrets, toolchains
+from forgeyard.agent import ending, secrets, toolchains, visible
 from forgeyard.agent.attempt import Attempt
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.ending import Ending
@@ -33,6 +33,7 @@ from forgeyard.config import AgentConfig, LimitsConfig
 from forgeyard.config import environment as allowed
 from forgeyard.errors import ForgeyardError
 from forgeyard.model.capability import Toolchain
+from forgeyard.model.equipment import Equipment
 from forgeyard.model.job import FailureClass
 from forgeyard.model.protocol import CompletionVerdict, Outcome
 
@@ -65,11 +66,13 @@ class Work:
         shop: Shop,
         held: HeldLease,
         *,
+        equipment: Equipment,
         longest_back_off: float,
         known: Sequence[Toolchain],
         doubt: Callable[[], Awaitable[None]],
     ) -> None:
         self._shop = shop
+        self._equipment = equipment
         self._known = known
         """The tools of this host as they were reported before this lease was taken."""
         self._doubt = doubt
@@ -180,6 +183,7 @@ class Work:
                 self.held.offer,
                 self._folders,
                 passed=allowed(config.pass_env),
+                devices=visible.environment(self.held.offer.devices, self._equipment),
                 path=search_path(wanted, config.toolchains, known=self._known, path=config.path),
                 secrets=values,
             ),

@@ -43,7 +43,8 @@ GENTLY = Drain()
 def list_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
     """List every registered runner."""
     with read(deps.engine) as connection:
-        return overview.runners(connection)
+        percent = deps.policy(connection).overcommit.cpu_percent
+        return overview.runners(connection, cpu_percent=percent)
 
 
 @router.post("/{name}:drain")

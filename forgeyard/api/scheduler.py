@@ -117,8 +117,9 @@ def scheduler_groups(grouping: capacity.Grouping, deps: Deps) -> tuple[capacity.
 def scheduler_capacity(deps: Deps) -> CapacityShown:
     """Sum up what the runners offer, hold and have left, all together and by pool."""
     with read(deps.engine) as connection:
-        found = overview.capacity(connection)
-        pools = capacity.capacity_groups(connection)
+        percent = deps.policy(connection).overcommit.cpu_percent
+        found = overview.capacity(connection, cpu_percent=percent)
+        pools = capacity.capacity_groups(connection, cpu_percent=percent)
     sums = {name: getattr(found, name) for name in overview.CapacityView.__slots__}
     return CapacityShown(**sums, pools=pools)
 
@@ -127,4 +128,5 @@ def scheduler_capacity(deps: Deps) -> CapacityShown:
 def scheduler_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
     """List every registered runner as the scheduler sees it."""
     with read(deps.engine) as connection:
-        return overview.runners(connection)
+        percent = deps.policy(connection).overcommit.cpu_percent
+        return overview.runners(connection, cpu_percent=percent)

@@ -4,8 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from forgeyard.cli import output
-from forgeyard.cli.runner_shapes import Gpu, Runner
+from forgeyard.cli.fleet_tables import amount_row
+from forgeyard.cli.runner_shapes import Device, Gpu, Runner
 from forgeyard.cli.watching import now_ms
+from forgeyard.model.devices import share_text
+from forgeyard.model.equipment import WHOLE
+from forgeyard.scheduler.room import PLAIN
 
 COLUMNS: Final = ("capability", "value", "known by")
 UNKNOWN: Final = "unknown"
@@ -38,6 +42,26 @@ def capability_rows(runner: Runner) -> Iterator[Row]:
         version = " ".join(part for part in (tool.version or UNKNOWN, tool.digest) if part)
         yield f"toolchain {tool.name}", version, _known_by(tool.provenance)
     yield from _equipment_rows(runner)
+    yield from _room_rows(runner)
+
+
+def _room_rows(runner: Runner) -> Iterator[Row]:
+    """Say what of each resource there is, kept back, promised and free, and which devices are."""
+    parts = (
+        ("total", runner.total),
+        ("headroom", runner.headroom),
+        ("allocatable", runner.allocatable),
+        ("reserved", runner.reserved),
+        ("free", runner.free),
+    )
+    for name, amounts in parts:
+        yield name, f"{', '.join(amount_row(name, amounts)[1:])} slots", ""
+    if runner.cpu_percent != PLAIN:
+        yield "cpu overcommit", f"jobs may hold {runner.cpu_percent} %", "policy"
+    for device in runner.devices:
+        by = f" by {', '.join(device.leases)}" if device.leases else ""
+        state = "free" if device.free == WHOLE else f"{share_text(WHOLE - device.free)} held{by}"
+        yield f"{device.kind} {device.device_id}", state, ""
 
 
 def _standing_rows(runner: Runner) -> Iterator[Row]:
@@ -78,13 +102,19 @@ def _equipment_rows(runner: Runner) -> Iterator[Row]:
         version = runtime.version or UNKNOWN
         yield f"runtime {runtime.name}", version, _known_by(runtime.provenance)
     for device in has.devices or ():
-        yield f"device {device.kind}", str(device.count), _known_by(device.provenance)
+        yield f"device {device.kind}", _device_text(device), _known_by(device.provenance)
     for place, gpu in enumerate(has.gpus or ()):
         yield f"gpu {place}", _gpu_text(gpu), _known_by(gpu.provenance)
 
 
 def _listed(names: Sequence[str] | None) -> str:
     return UNKNOWN if names is None else ", ".join(names) or "none"
+
+
+def _device_text(device: Device) -> str:
+    """Say how many there are, and whatever is known of each."""
+    known = (device.id, device.model, device.os_version, device.api_level, device.abi, device.form)
+    return ", ".join((str(device.count), *(part for part in known if part)))
 
 
 def _gpu_text(gpu: Gpu) -> str:

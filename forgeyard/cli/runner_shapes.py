@@ -32,6 +32,12 @@ class Device:
 
     kind: str
     count: int
+    id: str | None = None
+    model: str | None = None
+    os_version: str | None = None
+    api_level: str | None = None
+    abi: str | None = None
+    form: str | None = None
     provenance: str = ""
 
 
@@ -39,6 +45,7 @@ class Device:
 class Gpu:
     """One GPU of a runner."""
 
+    id: str | None = None
     vendor: str | None = None
     model: str | None = None
     memory: int | None = None
@@ -98,6 +105,16 @@ class Holdings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenDevice:
+    """A device that is given to jobs; `free` in thousandths."""
+
+    device_id: str
+    kind: str
+    free: int = 1_000
+    leases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Runner:
     """A machine that executes jobs."""
 
@@ -120,8 +137,13 @@ class Runner:
     health_reason: str | None = None
     holdings: Holdings = field(default_factory=Holdings)
     penalty: int = 0
+    total: Amounts = field(default_factory=Amounts)
+    headroom: Amounts = field(default_factory=Amounts)
+    cpu_percent: int = 100
     allocatable: Amounts = field(default_factory=Amounts)
+    reserved: Amounts = field(default_factory=Amounts)
     free: Amounts = field(default_factory=Amounts)
+    devices: tuple[GivenDevice, ...] = ()
     placed: tuple[PlacedJob, ...] = ()
     last_seen_at: int | None = None
 

@@ -33,6 +33,7 @@ from forgeyard.cli.shapes import (
     Verdict,
 )
 from forgeyard.cli.submitting import whoami
+from forgeyard.scheduler.room import PLAIN
 
 
 class Grouping(StrEnum):
@@ -269,6 +270,8 @@ def capacity(
         output.put()
         output.put_table(POOL_COLUMNS, pool_rows(found.pools), empty="")
     output.say(f"{found.runners} runners take work, {found.absent} do not")
+    if found.cpu_percent != PLAIN:
+        output.say(f"jobs may hold {found.cpu_percent} % of the CPU that is there")
 
 
 @app.command()

@@ -314,6 +314,7 @@ class Capacity:
 
     runners: int
     absent: int = 0
+    cpu_percent: int = 100
     allocatable: Amounts
     reserved: Amounts
     free: Amounts

@@ -174,6 +174,15 @@ def in_range(version: str | None, wanted: str) -> bool | None:
         return None
 
 
+@lru_cache(maxsize=4096)
+def numbers_of(version: str | None) -> tuple[int, ...]:
+    """Read the numbers of a version, to put versions in order; unknown ones come first."""
+    try:
+        return () if version is None else Version(version).release
+    except InvalidVersion:
+        return ()
+
+
 def report_digest(report: str) -> str:
     """Name the content of a capability report in JSON, whatever order its parts come in."""
     canonical = json.dumps(_in_order(json.loads(report)), sort_keys=True, separators=(",", ":"))

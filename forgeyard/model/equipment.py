@@ -17,10 +17,14 @@ MAX_RUNTIMES = 32
 MAX_DEVICES = 64
 MAX_DEVICE_COUNT = 1_000
 MAX_GPUS = 64
+MAX_GPU_REQUESTS = 8
+WHOLE = 1_000
+"""Thousandths: all of a device."""
 Word = Annotated[str, MaxLen(128)]
 Features = Annotated[tuple[Word, ...], MaxLen(MAX_CPU_FEATURES)]
 DeviceCount = Annotated[int, Ge(1), Le(MAX_DEVICE_COUNT)]
 GpuCount = Annotated[int, Ge(1), Le(MAX_GPUS)]
+Share = Annotated[int, Ge(1), Le(WHOLE)]
 
 
 class Provenance(StrEnum):
@@ -81,6 +85,13 @@ class GpuSharing(StrEnum):
     SHARED = "shared"
 
 
+class DeviceForm(StrEnum):
+    """Whether a device can be touched, or is made of software (DEV-004)."""
+
+    PHYSICAL = "physical"
+    SIMULATOR = "simulator"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
     """Something that runs containers or modules, such as docker."""
@@ -92,10 +103,17 @@ class Runtime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """How many physical devices of one kind a runner has for its jobs."""
+    """How many devices of one kind a runner has for its jobs, all alike."""
 
     kind: Word
     count: DeviceCount = 1
+    id: Word | None = field(default=None, compare=False)
+    """Which one it is; it says nothing about what it can do. Without one it is counted."""
+    model: Word | None = None
+    os_version: Word | None = None
+    api_level: Word | None = None
+    abi: Word | None = None
+    form: DeviceForm | None = None
     provenance: Provenance = field(default=Provenance.SELF_REPORTED, compare=False)
 
 
@@ -103,6 +121,8 @@ class Device:
 class Gpu:
     """One GPU of a runner."""
 
+    id: Word | None = field(default=None, compare=False)
+    """Which one it is, as its driver names it; it says nothing about what it can do."""
     vendor: GpuVendor | None = None
     model: Word | None = None
     memory: Annotated[Bytes, Ge(0), Le(LARGEST)] | None = None
@@ -134,10 +154,20 @@ class RuntimeRequirement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRequirement:
-    """How many devices of one kind a job needs."""
+    """How many devices of one kind a job needs, each of which has everything that is asked for."""
 
     kind: Word
     count: DeviceCount = 1
+    id: Word | None = None
+    """This very device."""
+    model: Word | None = None
+    """The whole name; upper and lower case are alike."""
+    os_version: Word | None = None
+    """A PEP 440 range such as >=17."""
+    api_level: Word | None = None
+    """A PEP 440 range such as >=33."""
+    abi: Word | None = None
+    form: DeviceForm | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +183,12 @@ class GpuRequirement:
     compute_capability: Word | None = None
     """A PEP 440 range such as >=8.0."""
     sharing: GpuSharing | None = None
+    id: Word | None = None
+    """This very GPU."""
+    same_model: bool = False
+    """Whether all of them must be of one model."""
+    share: Share | None = None
+    """Thousandths of each; without it the job has them to itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +202,40 @@ class EquipmentRequirement:
     isolation: IsolationClass | None = None
     devices: Annotated[tuple[DeviceRequirement, ...], MaxLen(MAX_DEVICES)] = ()
     gpu: GpuRequirement | None = None
+    """How a single one was written before there could be several; it joins them."""
+    gpus: Annotated[tuple[GpuRequirement, ...], MaxLen(MAX_GPU_REQUESTS)] = ()
+
+    def __post_init__(self) -> None:
+        """Let an older job's one GPU be the first of its GPUs."""
+        if self.gpu is not None:
+            object.__setattr__(self, "gpus", (self.gpu, *self.gpus))
+            object.__setattr__(self, "gpu", None)
+
+    @property
+    def wants_devices(self) -> bool:
+        """Tell whether there is anything that no two jobs may hold at once."""
+        return bool(self.gpus or self.devices)
+
+    @property
+    def device_part(self) -> "EquipmentRequirement":
+        """Keep what no two jobs may hold at once."""
+        if not self.wants_devices:
+            return NO_EQUIPMENT
+        return EquipmentRequirement(devices=self.devices, gpus=self.gpus)
+
+    @property
+    def names_devices(self) -> bool:
+        """Tell whether it asks for a very device, which no two runners have."""
+        ids = (*(gpu.id for gpu in self.gpus), *(device.id for device in self.devices))
+        return any(name is not None for name in ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """A GPU or device that a lease holds, and how much of it in thousandths."""
+
+    device_id: Annotated[str, MaxLen(160)]
+    share: Share = WHOLE
 
 
 NO_EQUIPMENT = EquipmentRequirement()

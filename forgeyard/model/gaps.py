@@ -5,14 +5,26 @@ there is *unknown*: the runner could not tell, which is as hard an obstacle (ELG
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import lru_cache
 
 from forgeyard.model.capability import in_range
+from forgeyard.model.devices import (
+    Aspect,
+    NamedGpu,
+    counted_gpus,
+    device_properties,
+    device_wish,
+    devices_of_kind,
+    gpu_properties,
+    gpu_wish,
+    largest_family,
+    named_gpus,
+)
 from forgeyard.model.equipment import (
     NO_EQUIPMENT,
+    Device,
     DeviceRequirement,
     Equipment,
     EquipmentRequirement,
@@ -22,26 +34,10 @@ from forgeyard.model.equipment import (
 )
 from forgeyard.model.units import Rounding, bytes_text
 
+__all__ = ["Aspect", "Gap", "gaps", "has_gaps", "wants"]
+
 GPUS_TOLD = 3
 """How many kinds of GPU a sentence lists."""
-
-
-class Aspect(StrEnum):
-    """One thing in which equipment can fall short."""
-
-    CPU_FEATURE = "cpu_feature"
-    RUNTIME = "runtime"
-    RUNTIME_VERSION = "runtime_version"
-    SANDBOX = "sandbox"
-    NETWORK = "network"
-    ISOLATION = "isolation"
-    DEVICE = "device"
-    GPU = "gpu"
-    GPU_VENDOR = "gpu_vendor"
-    GPU_MODEL = "gpu_model"
-    GPU_MEMORY = "gpu_memory"
-    GPU_COMPUTE_CAPABILITY = "gpu_compute_capability"
-    GPU_SHARING = "gpu_sharing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +56,16 @@ def has_gaps(wanted: EquipmentRequirement, offered: Equipment) -> bool:
     """Tell whether anything is missing or unknown, and stop at the first such thing."""
     if wanted == NO_EQUIPMENT:
         return False
-    return next(_gaps_but_gpus(wanted, offered), None) is not None or (
-        wanted.gpu is not None and _gpu_shortage(wanted.gpu, offered.gpus) is not None
+    return next(_gaps_but_gpus(wanted, offered), None) is not None or any(
+        _gpu_shortage(gpu, offered.gpus) is not None for gpu in wanted.gpus
     )
 
 
 def gaps(wanted: EquipmentRequirement, offered: Equipment) -> Iterator[Gap]:
     """List everything that is missing or unknown, in a fixed order."""
     yield from _gaps_but_gpus(wanted, offered)
-    if wanted.gpu is not None:
-        yield from _gpus(wanted.gpu, offered.gpus)
+    for gpu in wanted.gpus:
+        yield from _gpus(gpu, offered.gpus)
 
 
 def _gaps_but_gpus(wanted: EquipmentRequirement, offered: Equipment) -> Iterator[Gap]:
@@ -105,8 +101,8 @@ def wants(wanted: EquipmentRequirement) -> tuple[tuple[str, str], ...]:
         *(("cpu-features", f"CPU feature {feature}") for feature in wanted.cpu_features),
         *((f"runtimes.{runtime.name}", _runtime_text(runtime)) for runtime in wanted.runtimes),
         *((aspect.value, f"{aspect} {kind}") for aspect, kind in kinds if kind is not None),
-        *((f"devices.{device.kind}", _device_text(device)) for device in wanted.devices),
-        *((("gpu", _gpu_text(wanted.gpu)),) if wanted.gpu else ()),
+        *((f"devices.{device.kind}", device_wish(device)) for device in wanted.devices),
+        *(("gpu", gpu_wish(gpu)) for gpu in wanted.gpus),
     )
 
 
@@ -145,13 +141,28 @@ def _runtime(wanted: RuntimeRequirement, offered: Equipment) -> Iterator[Gap]:
 
 
 def _device(wanted: DeviceRequirement, offered: Equipment) -> Iterator[Gap]:
-    found = sum(device.count for device in offered.devices or () if device.kind == wanted.kind)
-    if found < wanted.count:
+    """Count the devices of a kind, then those of them that have what is asked for."""
+    if offered.devices is None:
         yield Gap(
             aspect=Aspect.DEVICE,
-            is_known=offered.devices is not None,
-            wanted=_device_text(wanted),
-            offered="unknown devices" if offered.devices is None else str(found or "none"),
+            is_known=False,
+            wanted=device_wish(wanted),
+            offered="unknown devices",
+            path=f"devices.{wanted.kind}",
+        )
+        return
+    found = devices_of_kind(wanted.kind, offered.devices)
+    tests = device_properties(wanted)
+    answers = [[fits(name, device) for fits in tests] for name, device in found]
+    fitting = sum(all(answer is True for answer in one) for one in answers)
+    maybe = sum(False not in one for one in answers)
+    if fitting < wanted.count:
+        short = len(found) < wanted.count
+        yield Gap(
+            aspect=Aspect.DEVICE if short else Aspect.DEVICE_ATTRIBUTE,
+            is_known=short or maybe < wanted.count,
+            wanted=device_wish(wanted),
+            offered=str(len(found) or "none") if short else _devices_text(offered, wanted.kind),
             path=f"devices.{wanted.kind}",
         )
 
@@ -163,10 +174,18 @@ def _gpus(wanted: GpuRequirement, offered: tuple[Gpu, ...] | None) -> Iterator[G
         yield Gap(
             aspect=aspect,
             is_known=is_known,
-            wanted=_gpu_text(wanted),
-            offered="unknown GPUs" if offered is None else _gpus_text(offered),
+            wanted=gpu_wish(wanted),
+            offered=_gpus_offered(aspect, offered),
             path="gpu",
         )
+
+
+def _gpus_offered(aspect: Aspect, offered: tuple[Gpu, ...] | None) -> str:
+    if offered is None:
+        return "unknown GPUs"
+    if aspect is Aspect.GPU_ID:
+        return " and ".join(name for name, _ in named_gpus(offered)[:GPUS_TOLD])
+    return _gpus_text(offered)
 
 
 def _gpu_shortage(
@@ -178,42 +197,19 @@ def _gpu_shortage(
     """
     if offered is None:
         return Aspect.GPU, False
-    left = offered
+    left: Sequence[NamedGpu] = named_gpus(offered)
     if len(left) < wanted.count:
         return Aspect.GPU, True
-    for aspect, fits in _properties(wanted):
-        answers = [(gpu, fits(gpu)) for gpu in left]
-        left = tuple(gpu for gpu, answer in answers if answer is True)
+    for aspect, fits in gpu_properties(wanted):
+        answers = [(gpu, fits(*gpu)) for gpu in left]
+        left = [gpu for gpu, answer in answers if answer is True]
         if len(left) < wanted.count:
             maybe = sum(answer is not False for _, answer in answers)
             return aspect, maybe < wanted.count
+    if wanted.same_model and (family := largest_family(left)) < wanted.count:
+        unknown = sum(gpu.model is None for _, gpu in left)
+        return Aspect.GPU_SAME_MODEL, family + unknown < wanted.count
     return None
-
-
-def _properties(wanted: GpuRequirement) -> Iterator[tuple[Aspect, Callable[[Gpu], bool | None]]]:
-    """Say how each property that is asked for is judged; `None` is "could not tell"."""
-    vendor, model, memory = wanted.vendor, wanted.model, wanted.memory
-    capability, sharing = wanted.compute_capability, wanted.sharing
-    if vendor is not None:
-        yield Aspect.GPU_VENDOR, lambda gpu: None if gpu.vendor is None else gpu.vendor is vendor
-    if model is not None:
-        name = model.casefold()
-        yield (
-            Aspect.GPU_MODEL,
-            lambda gpu: None if gpu.model is None else gpu.model.casefold() == name,
-        )
-    if memory is not None:
-        yield Aspect.GPU_MEMORY, lambda gpu: None if gpu.memory is None else gpu.memory >= memory
-    if capability is not None:
-        yield (
-            Aspect.GPU_COMPUTE_CAPABILITY,
-            lambda gpu: in_range(gpu.compute_capability, capability),
-        )
-    if sharing is not None:
-        yield (
-            Aspect.GPU_SHARING,
-            lambda gpu: None if gpu.sharing is None else gpu.sharing is sharing,
-        )
 
 
 def _one_of(aspect: Aspect, kinds: Sequence[str] | None) -> str:
@@ -226,30 +222,11 @@ def _runtime_text(wanted: RuntimeRequirement) -> str:
     return f"runtime {wanted.name} {wanted.version or ''}".rstrip()
 
 
-def _device_text(wanted: DeviceRequirement) -> str:
-    return f"{wanted.count} {'device' if wanted.count == 1 else 'devices'} {wanted.kind}"
-
-
-@lru_cache(maxsize=256)
-def _gpu_text(wanted: GpuRequirement) -> str:
-    """Print GPUs that are wanted: `2 GPUs (nvidia, 16 GiB, compute capability >=8.0)`."""
-    memory = wanted.memory
-    parts = (
-        wanted.vendor,
-        wanted.model,
-        None if memory is None else bytes_text(memory, rounding=Rounding.REQUEST),
-        wanted.compute_capability and f"compute capability {wanted.compute_capability}",
-        wanted.sharing,
-    )
-    said = ", ".join(part for part in parts if part)
-    return _counted(wanted.count) + (f" ({said})" if said else "")
-
-
 @lru_cache(maxsize=1024)
 def _gpus_text(gpus: tuple[Gpu, ...]) -> str:
     """Print GPUs that are there, those alike together and only the first kinds."""
     kinds = Counter(_one_gpu_text(gpu) for gpu in gpus)
-    told = [f"{_counted(count)} ({text})" for text, count in list(kinds.items())[:GPUS_TOLD]]
+    told = [f"{counted_gpus(count)} ({text})" for text, count in list(kinds.items())[:GPUS_TOLD]]
     more = len(gpus) - sum(list(kinds.values())[:GPUS_TOLD])
     return " and ".join([*told, *([f"{more} more"] if more else [])]) or "no GPU"
 
@@ -267,5 +244,18 @@ def _one_gpu_text(gpu: Gpu) -> str:
     )
 
 
-def _counted(count: int) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+def _devices_text(offered: Equipment, kind: str) -> str:
+    """Print the devices of a kind, those alike together and only the first sorts."""
+    alike = Counter(_one_device_text(one) for one in offered.devices or () if one.kind == kind)
+    return " and ".join(list(alike)[:GPUS_TOLD])
+
+
+def _one_device_text(device: Device) -> str:
+    parts = (
+        device.model or "unknown model",
+        f"OS {device.os_version or 'unknown'}",
+        f"API level {device.api_level or 'unknown'}",
+        f"ABI {device.abi or 'unknown'}",
+        device.form or "unknown form",
+    )
+    return f"{device.kind} ({', '.join(parts)})"

@@ -102,6 +102,15 @@ class StalenessPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OvercommitPolicy:
+    """What jobs may be promised more of than there is: CPU alone, and within bounds (RES-017)."""
+
+    cpu_percent: Annotated[
+        int, Setting(100, 400, "how much of its CPU a runner may promise to jobs, in per cent")
+    ] = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPolicy:
     """When a runner is kept for a job that small ones would overtake for ever (FAR-026)."""
 
@@ -195,6 +204,7 @@ class SchedulingPolicy:
     priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
+    overcommit: OvercommitPolicy = field(default_factory=OvercommitPolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     pressure: PressurePolicy = field(default_factory=PressurePolicy)

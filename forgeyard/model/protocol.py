@@ -11,7 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Le, MaxLen
 
 from forgeyard.model.capability import Capabilities
-from forgeyard.model.equipment import Word
+from forgeyard.model.equipment import DeviceShare, Word
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
 from forgeyard.model.job import FailureClass, JobSpec
@@ -115,6 +115,8 @@ class Offer:
     grace: Millis
     git: GitSource | None = None
     """Where the source came from, if it is a commit's files."""
+    devices: tuple[DeviceShare, ...] = ()
+    """The devices of the runner that are the job's meanwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ _FORMS = {
     "needs": "a name or a list of names",
     "toolchains": "a list of names or a mapping of names to versions",
     "runtimes": "a list of names or a mapping of names to versions",
+    "gpu": "one request or a list of them",
     "outputs": "a list, or a mapping of names to paths",
 }
 

@@ -1,6 +1,9 @@
 """Reads what a job must find on its runner, and refuses what no runner could ever be asked."""
 
+import math
 from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
 from typing import TypeVar
 
 from forgeyard.errors import InvalidRequirements, InvalidRunFile
@@ -11,6 +14,7 @@ from forgeyard.model.capability import (
     parse_range,
 )
 from forgeyard.model.equipment import (
+    WHOLE,
     DeviceRequirement,
     EquipmentRequirement,
     GpuRequirement,
@@ -19,7 +23,7 @@ from forgeyard.model.equipment import (
 from forgeyard.model.origin import Origin
 from forgeyard.model.units import Bytes, Rounding, parse_bytes
 from forgeyard.runfile.complaint import shown
-from forgeyard.runfile.schema import GpuPart, RequiresPart
+from forgeyard.runfile.schema import DevicePart, GpuPart, RequiresPart
 
 MOST_BYTES = Bytes(2**50)
 DIGEST = "sha256:"
@@ -89,10 +93,10 @@ def _equipment(part: RequiresPart, at: str) -> EquipmentRequirement:
         network=part.network,
         isolation=part.isolation,
         devices=tuple(
-            DeviceRequirement(kind=kind, count=count)
-            for kind, count in sorted(part.devices.items())
+            _device(kind, wanted, f"{at}.devices.{kind}")
+            for kind, wanted in sorted(part.devices.items())
         ),
-        gpu=None if part.gpu is None else _gpu(part.gpu, f"{at}.gpu"),
+        gpus=_gpus(part.gpu, f"{at}.gpu"),
     )
 
 
@@ -109,7 +113,54 @@ def _runtimes(part: RequiresPart, at: str) -> tuple[RuntimeRequirement, ...]:
     )
 
 
+def _device(kind: str, part: int | DevicePart, at: str) -> DeviceRequirement:
+    if not isinstance(part, DevicePart):
+        return DeviceRequirement(kind=kind, count=part)
+    for name, wanted in (("os-version", part.os_version), ("api-level", part.api_level)):
+        if wanted is not None:
+            parse_range(wanted, field=f"{at}.{name}")
+    _single(part, at)
+    return DeviceRequirement(
+        kind=kind,
+        count=part.count,
+        id=part.id,
+        model=part.model,
+        os_version=part.os_version,
+        api_level=part.api_level,
+        abi=part.abi,
+        form=part.form,
+    )
+
+
+def _gpus(part: GpuPart | list[GpuPart] | None, at: str) -> tuple[GpuRequirement, ...]:
+    if isinstance(part, GpuPart):
+        return (_gpu(part, at),)
+    return tuple(_gpu(one, f"{at}.{place}") for place, one in enumerate(part or ()))
+
+
+def _single(part: GpuPart | DevicePart, at: str) -> None:
+    """Refuse to look for several of what there is only one."""
+    if part.id is not None and part.count > 1:
+        field = f"{at}.count"
+        raise InvalidRequirements(
+            f"{field}: there is only one {shown(part.id)}",
+            field=field,
+            value=part.count,
+            allowed="1 beside an id",
+        )
+
+
+def _share(given: str | int | float, at: str) -> int:
+    """Read a part of a GPU as thousandths, rounded up like every request."""
+    try:
+        share = math.ceil(Fraction(Decimal(str(given))) * WHOLE)
+    except (ArithmeticError, ValueError):
+        share = 0
+    return within(share, 1, WHOLE, at, given, "more than 0 and at most 1, such as 0.18")
+
+
 def _gpu(part: GpuPart, at: str) -> GpuRequirement:
+    _single(part, at)
     memory: Bytes | None = None
     if part.memory is not None:
         field = f"{at}.memory"
@@ -124,6 +175,9 @@ def _gpu(part: GpuPart, at: str) -> GpuRequirement:
         memory=memory,
         compute_capability=part.compute_capability,
         sharing=part.sharing,
+        id=part.id,
+        same_model=part.same_model,
+        share=None if part.share is None else _share(part.share, f"{at}.share"),
     )
 
 

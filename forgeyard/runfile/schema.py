@@ -31,8 +31,10 @@ from forgeyard.model.capability import (
 from forgeyard.model.equipment import (
     MAX_DEVICE_COUNT,
     MAX_DEVICES,
+    MAX_GPU_REQUESTS,
     MAX_GPUS,
     MAX_RUNTIMES,
+    DeviceForm,
     GpuSharing,
     GpuVendor,
     IsolationClass,
@@ -207,6 +209,46 @@ class GpuPart(Part):
         default=None, alias="compute-capability", description="A range such as >=8.0."
     )
     sharing: GpuSharing | None = None
+    id: Word | None = Field(default=None, description="This very one, as its driver names it.")
+    same_model: StrictBool = Field(default=False, alias="same-model")
+    share: Quantity | None = Field(
+        default=None, description="A part of each, such as 0.18; without it, all of each."
+    )
+
+
+class DevicePart(Part):
+    """Devices of one kind that the job must find, each with everything that is asked for."""
+
+    count: DeviceCount = 1
+    id: Word | None = Field(default=None, description="This very one.")
+    model: Word | None = Field(default=None, description="The whole name, in any case.")
+    os_version: Word | None = Field(
+        default=None, alias="os-version", description="A version range such as >=17."
+    )
+    api_level: Word | None = Field(
+        default=None, alias="api-level", description="A range such as >=33."
+    )
+    abi: Word | None = None
+    form: DeviceForm | None = None
+
+
+def _one_or_several(value: object) -> str:
+    return LIST if isinstance(value, list) else ONE
+
+
+def _counted_or_described(value: object) -> str:
+    return MAPPING if isinstance(value, dict | DevicePart) else ONE
+
+
+Gpus = Annotated[
+    Annotated[GpuPart, Tag(ONE)]
+    | Annotated[list[GpuPart], Field(max_length=MAX_GPU_REQUESTS), Tag(LIST)],
+    Discriminator(_one_or_several),
+]
+DeviceWish = Annotated[
+    Annotated[DeviceCount, Tag(ONE)] | Annotated[DevicePart, Tag(MAPPING)],
+    Discriminator(_counted_or_described),
+]
 
 
 class OriginPart(Part):
@@ -245,10 +287,10 @@ class RequiresPart(Part):
     sandbox: SandboxKind | None = None
     network: NetworkMode | None = None
     isolation: IsolationClass | None = None
-    devices: dict[ToolName, DeviceCount] = Field(
-        default={}, max_length=MAX_DEVICES, description="How many of each kind."
+    devices: dict[ToolName, DeviceWish] = Field(
+        default={}, max_length=MAX_DEVICES, description="By kind: how many, or which."
     )
-    gpu: GpuPart | None = None
+    gpu: Gpus | None = Field(default=None, description="One request, or a list of them.")
     pools: list[ToolName] = Field(
         default=[],
         max_length=MAX_PLACES,
@@ -459,6 +501,8 @@ PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     (("jobs", "*", "requires"), RequiresPart),
     (("jobs", "*", "requires", "gpu"), GpuPart),
     (("jobs", "*", "requires", "origins", "*"), OriginPart),
+    (("jobs", "*", "requires", "gpu", "*"), GpuPart),
+    (("jobs", "*", "requires", "devices", "*"), DevicePart),
     (("jobs", "*", "timeouts"), TimeoutsPart),
     (("jobs", "*", "retry"), RetryPart),
     (("jobs", "*", "steps", "*"), StepPart),

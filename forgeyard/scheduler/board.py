@@ -16,11 +16,14 @@ from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
+from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import Holds
+from forgeyard.scheduler.preempt import Left
 from forgeyard.scheduler.score import BEST, hash64, score
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import NOBODY
+from forgeyard.scheduler.stock import Stock
 
 Scores = npt.NDArray[np.int16]
 NONE = -1
@@ -51,6 +54,7 @@ class Board:
         holds: Holds | None = None,
     ) -> None:
         self.columns = Columns(runners)
+        self.stock = Stock(self.columns)
         self._policy = policy
         self._holds = Holds() if holds is None else holds
         self._changed: list[int] = []
@@ -69,6 +73,18 @@ class Board:
         for place in self._held_at:
             left[self._runner_id(place)] = self._usable(job, place)
         return left
+
+    def left_for(self, job: SchedulingJob, runner_ids: Iterable[str]) -> Mapping[str, Left]:
+        """Tell what some runners have left that a job may use, their devices included."""
+        free, place_of = self.free_for(job), self.columns.place_of
+        return {
+            name: Left(
+                free=free[name],
+                equipment=self.columns.runners[place_of[name]].capabilities.equipment,
+                held=self.stock.held_at(place_of[name]),
+            )
+            for name in runner_ids
+        }
 
     def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
         """List runners that take work and could do a job if they were empty, the emptiest first."""
@@ -98,7 +114,8 @@ class Board:
         for place in self._held_at:
             runner, usable = self.columns.runners[place], self._usable(job, place)
             more = usable != self.columns.left_at(place)
-            if more and is_eligible(job, runner, free=usable, lent=lent):
+            held = self.stock.held_at(place)
+            if more and is_eligible(job, runner, free=usable, held=held, lent=lent):
                 points = score(job.resources, runner, usable, self._policy.weights)
                 yield place, points.total
 
@@ -115,6 +132,10 @@ class Board:
     def free(self) -> Mapping[str, Resources]:
         """Tell what every runner has left."""
         return self.columns.left()
+
+    def held(self) -> Mapping[str, Held]:
+        """Tell what is held of every runner's devices."""
+        return self.stock.held()
 
     def pool_of(self, runner_id: str) -> str:
         """Tell which pool a runner belongs to."""
@@ -139,6 +160,7 @@ class Board:
             if winner in self._whole:
                 self._whole[winner] = self._whole[winner].minus(job.resources)
             self.columns.take(winner, job.resources)
+            self.stock.take(winner, job.requirements.equipment)
             self._changed.append(winner)
         return self._named(ranked)
 
@@ -201,6 +223,7 @@ class Board:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
         able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, lent)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
+        places = places[self.stock.fitting(job.requirements.equipment, places)]
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
         scores[places] = self._scores(wanted, places)
         return _Row(
@@ -218,6 +241,7 @@ class Board:
             changed = np.array(list(set(self._changed[row.seen :])), dtype=np.intp)
             places = changed[row.scores[changed] != NONE]
             scores = self._scores(row.wanted, places)
+            scores[~self.stock.fitting(row.requirements.equipment, places)] = NONE
             row.scores[places] = scores
             row.fitting -= int((scores == NONE).sum())
         row.seen = len(self._changed)

@@ -5,12 +5,14 @@ Only the few runners that a sentence names are looked at one by one.
 """
 
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
 from forgeyard.scheduler.columns import EXACT, Columns, Mask, Numbers, Places, fits
 from forgeyard.scheduler.diagnose import (
+    DEVICES_HELD,
     FULL,
     STAGES,
     Diagnosis,
@@ -20,8 +22,9 @@ from forgeyard.scheduler.diagnose import (
     not_now,
 )
 from forgeyard.scheduler.eligibility import RejectionCode, own_absences, own_reasons, rejections
-from forgeyard.scheduler.snapshot import SchedulingJob
+from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import passing
+from forgeyard.scheduler.stock import Stock
 from forgeyard.scheduler.words import DIMENSIONS
 
 Codes = tuple[RejectionCode, ...]
@@ -33,8 +36,9 @@ _BY_STAGE = tuple(RejectionCode)
 class Census:
     """Finds why jobs wait from what a cycle knows of its runners when it ends."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: Columns, stock: Stock) -> None:
         self._columns = columns
+        self._stock = stock
         self._absent: Counter[RejectionCode] = Counter()
         self._obstacle = np.full(len(columns.runners), STAGES[FULL], dtype=np.intp)
         """What keeps each runner from any job it could do: being absent outweighs being full."""
@@ -61,6 +65,11 @@ class Census:
         if away:
             obstacles = obstacles.copy()
             obstacles[[place for place, _ in away]] = [STAGES[code] for _, code in away]
+        present = np.flatnonzero(able & (obstacles == STAGES[FULL]))
+        without = present[~self._stock.fitting(job.requirements.equipment, present)]
+        if len(without):
+            obstacles = obstacles.copy()
+            obstacles[without] = STAGES[DEVICES_HELD]
         counts = np.bincount(obstacles[able]).tolist()
         return not_now(
             job,
@@ -72,37 +81,44 @@ class Census:
     def _never(self, job: SchedulingJob) -> Diagnosis:
         """Find the nearest runner of each way to miss, and count every reason."""
         columns = self._columns
-        lacks = [self._lacks(job, profile) for profile in range(len(columns.profiles))]
+        profiles, profile_of = columns.profiles_for(job.requirements)
+        lacks = [self._lacks(job, runner) for runner in profiles]
         short = ~_enough(columns.wanted(job.resources), columns.room)
         tally = self._absent + Counter(
             rejection.code
             for place in set(columns.turned_away(job))
             for rejection in own_reasons(job, columns.runners[place])
         )
-        sizes = np.bincount(columns.profile_of, minlength=len(lacks)).tolist()
+        sizes = np.bincount(profile_of, minlength=len(lacks)).tolist()
         for codes, size in zip(lacks, sizes, strict=True):
             tally.update(dict.fromkeys(codes, size))
         for runner, size in zip(columns.profiles, sizes, strict=True):
             held = (RejectionCode(it.code.value) for it in passing(job, runner))
             tally.update(dict.fromkeys(held, size))
+        tally.update(chain.from_iterable(self._stock.busy(job.requirements.equipment)))
         busy = ~_enough(columns.wanted(job.resources), columns.free) & ~short
         for name, never_enough, not_enough in zip(DIMENSIONS, short, busy, strict=True):
             tally[RejectionCode(f"insufficient_{name}")] += int(never_enough.sum())
             tally[RejectionCode(f"busy_{name}")] += int(not_enough.sum())
-        nearest = [columns.runners[place] for place in self._nearest(job, lacks, short)]
+        ways = self._nearest(job, lacks, short, profile_of)
+        nearest = [columns.runners[place] for place in ways]
         pairs = [Pairing(runner=it, rejections=rejections(job, it)) for it in nearest]
         return never(job, pairs, tallies=counted(tally), registered=len(columns.runners))
 
     def _nearest(
-        self, job: SchedulingJob, lacks: list[Codes], short: npt.NDArray[np.bool_]
+        self,
+        job: SchedulingJob,
+        lacks: list[Codes],
+        short: npt.NDArray[np.bool_],
+        profile_of: Places,
     ) -> list[int]:
         """List the nearest place of each way to miss, nearest first."""
         columns = self._columns
         ways = {codes: way for way, codes in enumerate(dict.fromkeys(lacks))}
-        way = np.array([ways[codes] for codes in lacks], dtype=np.intp)[columns.profile_of]
+        way = np.array([ways[codes] for codes in lacks], dtype=np.intp)[profile_of]
         for lacking in short:
             way = way * 2 + lacking
-        reasons = np.array([len(codes) for codes in lacks], dtype=np.intp)[columns.profile_of]
+        reasons = np.array([len(codes) for codes in lacks], dtype=np.intp)[profile_of]
         stages = np.array(
             [min((STAGES[code] for code in codes), default=_AMOUNTS) for codes in lacks],
             dtype=np.intp,
@@ -111,7 +127,7 @@ class Census:
             (
                 columns.name_rank,
                 self._missing_share(job),
-                -stages[columns.profile_of],
+                -stages[profile_of],
                 reasons + short.sum(axis=0),
             )
         )
@@ -134,9 +150,9 @@ class Census:
         rank: Places = np.unique(total, return_inverse=True)[1]
         return rank
 
-    def _lacks(self, job: SchedulingJob, profile: int) -> Codes:
-        """List what a profile lacks for good, whatever its amounts."""
-        found = rejections(job, self._columns.profiles[profile])
+    def _lacks(self, job: SchedulingJob, runner: SchedulingRunner) -> Codes:
+        """List what runners like this one lack for good, whatever their amounts."""
+        found = rejections(job, runner)
         return tuple(it.code for it in found if it.permanent and STAGES[it.code] < _AMOUNTS)
 
     def _hindrances(self, job: SchedulingJob) -> Places:

@@ -13,9 +13,11 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
+from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.eligibility import is_able, is_spared, takes_work
+from forgeyard.scheduler.room import PLAIN
 from forgeyard.scheduler.score import hash64
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import is_plain, lasting, passing
@@ -27,9 +29,11 @@ Mask = npt.NDArray[np.bool_]
 
 EXACT = 2**50
 """A pebibyte, or as many thousandths of a core."""
-_SUMS_FIT = 2**60
+_SUMS_FIT = 2**53
+"""Below it neither a difference nor four hundred times it overflows."""
 _PARTS = ("total", "headroom", "reserved")
 _amounts_of = attrgetter(*(f"{part}.{name}" for part in _PARTS for name in DIMENSIONS))
+_percent_of = attrgetter("cpu_percent")
 _runner_hash = lru_cache(maxsize=2**17)(hash64)
 
 
@@ -109,13 +113,21 @@ class Columns:
 
     def satisfying(self, job: SchedulingJob) -> Mask:
         """Tell which runners meet every requirement where they stand, one look for each profile."""
-        met: Mask = self._of_profiles([is_able(job, it) for it in self.profiles])
+        profiles, profile_of = self.profiles_for(job.requirements)
+        met: Mask = np.array([is_able(job, it) for it in profiles], dtype=np.bool_)[profile_of]
         return met
+
+    def profiles_for(self, requirements: Requirements) -> tuple[list[SchedulingRunner], Places]:
+        """Group runners by what such a job can tell apart; one that names a device, all of them."""
+        if requirements.equipment.names_devices:
+            return self.runners, np.arange(len(self.runners))
+        return self.profiles, self.profile_of
 
     def open_to(self, job: SchedulingJob, lent: frozenset[str]) -> Mask:
         """Tell which runners are kept from a job by nothing that passes where they stand."""
         kept = [next(passing(job, it, lent=lent), None) is None for it in self.profiles]
-        return self._of_profiles(kept)
+        of_places: Mask = np.array(kept, dtype=np.bool_)[self.profile_of]
+        return of_places
 
     def standing_towards(self, job: SchedulingJob, lent: frozenset[str]) -> tuple[object, ...]:
         """Group jobs of one kind by what each place to stand has against them."""
@@ -123,10 +135,6 @@ class Columns:
             tuple(it.code for it in (*passing(job, stand, lent=lent), *lasting(job, stand)))
             for stand in self.stands
         )
-
-    def _of_profiles(self, answers: list[bool]) -> Mask:
-        of_places: Mask = np.array(answers, dtype=np.bool_)[self.profile_of]
-        return of_places
 
     def take(self, place: int, resources: Resources) -> None:
         """Give some of a runner's room away."""
@@ -212,10 +220,10 @@ def _room_and_free(runners: list[SchedulingRunner]) -> tuple[Numbers, Numbers]:
     except OverflowError:
         parts = None
     if parts is not None and _within(parts, _SUMS_FIT):
-        room, free = _subtracted(parts)
+        room, free = _subtracted(parts, _percents(runners, np.int64))
         if _within(room, EXACT) and _within(free, EXACT):
             return room, free
-    return _subtracted(_parts(runners, np.object_))
+    return _subtracted(_parts(runners, np.object_), _percents(runners, np.object_))
 
 
 def _parts(runners: list[SchedulingRunner], dtype: npt.DTypeLike) -> Numbers:
@@ -225,9 +233,17 @@ def _parts(runners: list[SchedulingRunner], dtype: npt.DTypeLike) -> Numbers:
     return np.ascontiguousarray(by_runner.transpose(1, 2, 0))
 
 
-def _subtracted(parts: Numbers) -> tuple[Numbers, Numbers]:
+def _percents(runners: list[SchedulingRunner], dtype: npt.DTypeLike) -> Numbers:
+    """Read how much of its CPU each runner may give away."""
+    percents: Numbers = np.fromiter(map(_percent_of, runners), dtype=dtype, count=len(runners))
+    return percents
+
+
+def _subtracted(parts: Numbers, percents: Numbers) -> tuple[Numbers, Numbers]:
+    """Say `room.allocatable` of many runners at once, and what is left of it."""
     total, headroom, reserved = parts
-    room = total - headroom
+    room = np.maximum(total - headroom, 0)
+    room[0] = room[0] * percents // PLAIN
     return room, room - reserved
 
 

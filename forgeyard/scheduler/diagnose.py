@@ -8,15 +8,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.devices import ALL_FREE, Held
 from forgeyard.scheduler.eligibility import (
     Rejection,
     RejectionCode,
     absences,
     can_ever_run,
     codes_of,
+    has_devices,
     rejections,
 )
 from forgeyard.scheduler.gates import Gate
@@ -43,7 +46,7 @@ class DiagnosticCode(StrEnum):
     NO_MATCHING_SANDBOX = "NO_MATCHING_SANDBOX"
     NO_MATCHING_NETWORK = "NO_MATCHING_NETWORK"
     NO_MATCHING_ISOLATION = "NO_MATCHING_ISOLATION"
-    MISSING_DEVICE = "MISSING_DEVICE"
+    NO_DEVICE = "NO_DEVICE"
     NO_MATCHING_GPU = "NO_MATCHING_GPU"
     INSUFFICIENT_CPU = "INSUFFICIENT_CPU"
     INSUFFICIENT_MEMORY = "INSUFFICIENT_MEMORY"
@@ -65,13 +68,16 @@ _EQUIPMENT = {
     Aspect.SANDBOX: DiagnosticCode.NO_MATCHING_SANDBOX,
     Aspect.NETWORK: DiagnosticCode.NO_MATCHING_NETWORK,
     Aspect.ISOLATION: DiagnosticCode.NO_MATCHING_ISOLATION,
-    Aspect.DEVICE: DiagnosticCode.MISSING_DEVICE,
+    Aspect.DEVICE: DiagnosticCode.NO_DEVICE,
+    Aspect.DEVICE_ATTRIBUTE: DiagnosticCode.NO_DEVICE,
     Aspect.GPU: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_ID: DiagnosticCode.NO_MATCHING_GPU,
     Aspect.GPU_VENDOR: DiagnosticCode.NO_MATCHING_GPU,
     Aspect.GPU_MODEL: DiagnosticCode.NO_MATCHING_GPU,
     Aspect.GPU_MEMORY: DiagnosticCode.NO_MATCHING_GPU,
     Aspect.GPU_COMPUTE_CAPABILITY: DiagnosticCode.NO_MATCHING_GPU,
     Aspect.GPU_SHARING: DiagnosticCode.NO_MATCHING_GPU,
+    Aspect.GPU_SAME_MODEL: DiagnosticCode.NO_MATCHING_GPU,
 }
 _CODES = {
     **{code: found for aspect, found in _EQUIPMENT.items() for code in codes_of(aspect)},
@@ -102,8 +108,11 @@ _CODES = {
 }
 FULL = RejectionCode.BUSY_SLOTS
 """Stands for being full in whatever way."""
+DEVICES_HELD = RejectionCode.BUSY_DEVICE
+"""Stands for having devices that are not free, of whatever sort."""
 _DOING = {
     FULL: ("is full", "are full"),
+    DEVICES_HELD: ("has its devices in use", "have their devices in use"),
     RejectionCode.OFFLINE: ("is offline", "are offline"),
     RejectionCode.DRAINING: ("is draining", "are draining"),
     RejectionCode.SATURATED: ("is under pressure", "are under pressure"),
@@ -124,6 +133,7 @@ _DOING = {
 }
 _AWAITED = {
     DiagnosticCode.NO_CAPACITY_NOW: "room",
+    DiagnosticCode.NO_DEVICE: "a device",
     DiagnosticCode.RECENTLY_REFUSED: "a runner to ask again",
     DiagnosticCode.RUNNERS_UNAVAILABLE: "a runner",
 }
@@ -187,24 +197,42 @@ class Pairing:
 
 
 def pairings(
-    job: SchedulingJob, runners: Sequence[SchedulingRunner], free: Mapping[str, Resources]
+    job: SchedulingJob,
+    runners: Sequence[SchedulingRunner],
+    free: Mapping[str, Resources],
+    *,
+    held: Mapping[str, Held],
 ) -> tuple[Pairing, ...]:
-    """Judge a job against every runner, by name; `free` is what each has left."""
+    """Judge a job against every runner, by name; `free` and `held` are what each has left."""
     return tuple(
-        Pairing(runner=runner, rejections=rejections(job, runner, free=free.get(runner.runner_id)))
+        Pairing(
+            runner=runner,
+            rejections=rejections(
+                job,
+                runner,
+                free=free.get(runner.runner_id),
+                held=held.get(runner.runner_id, ALL_FREE),
+            ),
+        )
         for runner in sorted(runners, key=lambda runner: (runner.name, runner.runner_id))
     )
 
 
 def diagnose(
-    job: SchedulingJob, runners: Sequence[SchedulingRunner], free: Mapping[str, Resources]
+    job: SchedulingJob,
+    runners: Sequence[SchedulingRunner],
+    free: Mapping[str, Resources],
+    *,
+    held: Mapping[str, Held] = MappingProxyType({}),
 ) -> Diagnosis:
     """Find the nearest way to a runner and say what stands in it."""
     able = [runner for runner in runners if can_ever_run(job, runner)]
     if able:
-        obstacles = Counter(_obstacle(job, runner) for runner in able)
+        obstacles = Counter(
+            _obstacle(job, runner, held.get(runner.runner_id, ALL_FREE)) for runner in able
+        )
         return not_now(job, obstacles, first=able[0], registered=len(runners))
-    pairs = pairings(job, runners, free)
+    pairs = pairings(job, runners, free, held=held)
     nearest = sorted(pairs, key=lambda pair: _distance(job, pair))
     return never(job, nearest, tallies=tallies(pairs), registered=len(runners))
 
@@ -323,6 +351,8 @@ def not_now(
         does = " and ".join((", ".join(told[:-1]), told[-1])) if len(told) > 1 else told[0]
     if FULL in groups:
         code = DiagnosticCode.NO_CAPACITY_NOW
+    elif DEVICES_HELD in groups:
+        code = DiagnosticCode.NO_DEVICE
     elif RejectionCode.RECENTLY_REFUSED in groups:
         code = DiagnosticCode.RECENTLY_REFUSED
     else:
@@ -335,7 +365,9 @@ def not_now(
     )
 
 
-def _obstacle(job: SchedulingJob, runner: SchedulingRunner) -> RejectionCode:
+def _obstacle(job: SchedulingJob, runner: SchedulingRunner, held: Held) -> RejectionCode:
     """Name what keeps an able runner from taking the job; being absent outweighs being full."""
     absence = next(absences(job, runner), None)
-    return absence.code if absence else FULL
+    if absence is not None:
+        return absence.code
+    return FULL if has_devices(job, runner, held) else DEVICES_HELD

@@ -17,6 +17,7 @@ from forgeyard.scheduler.diagnose import Diagnosis
 from forgeyard.scheduler.place import plan
 from forgeyard.scheduler.scopes import ROOT, SchedulingScope, Usage
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.scheduler.stock import Stock
 
 LATE = 10 * SECOND
 """How much later than promised something may come before it counts as not coming."""
@@ -162,7 +163,8 @@ def _capability_classes(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
     classes: dict[str, list[SchedulingJob]] = {}
     for job in snapshot.jobs:
         classes.setdefault(job.requirement_class, []).append(job)
-    census = Census(Columns(snapshot.runners))
+    columns = Columns(snapshot.runners)
+    census = Census(columns, Stock(columns))
     hopeless: list[tuple[int, Diagnosis, str]] = []
     for members in classes.values():
         why = census.diagnose(members[0])
@@ -268,7 +270,7 @@ def _resource_accounting(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
     if over:
         return _warn(
             f"Holding more than they may give away: {_named(over)}.",
-            "Their headroom grew; they take nothing more until jobs end.",
+            "Their headroom grew or less CPU is lent; they take nothing more until jobs end.",
         )
     return _ok(f"The books balance: {_count(len(seen.snapshot.runners), 'runner')}.")
 

@@ -17,10 +17,12 @@ from forgeyard.model.capability import (
     TrustClass,
     in_range,
 )
+from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.model.gaps import Aspect, gaps, has_gaps
 from forgeyard.model.origin import WRITTEN, Origin, OriginKind
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
+from forgeyard.scheduler.devices import ALL_FREE, Held, allocate, shortages
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import NOBODY, Hindrance, lasting, passing, stands_against
@@ -75,8 +77,12 @@ class RejectionCode(StrEnum):
     ISOLATION_UNKNOWN = "isolation_unknown"
     DEVICE_MISMATCH = "device_mismatch"
     DEVICE_UNKNOWN = "device_unknown"
+    DEVICE_ATTRIBUTE_MISMATCH = "device_attribute_mismatch"
+    DEVICE_ATTRIBUTE_UNKNOWN = "device_attribute_unknown"
     GPU_MISMATCH = "gpu_mismatch"
     GPU_UNKNOWN = "gpu_unknown"
+    GPU_ID_MISMATCH = "gpu_id_mismatch"
+    GPU_ID_UNKNOWN = "gpu_id_unknown"
     GPU_VENDOR_MISMATCH = "gpu_vendor_mismatch"
     GPU_VENDOR_UNKNOWN = "gpu_vendor_unknown"
     GPU_MODEL_MISMATCH = "gpu_model_mismatch"
@@ -87,6 +93,8 @@ class RejectionCode(StrEnum):
     GPU_COMPUTE_CAPABILITY_UNKNOWN = "gpu_compute_capability_unknown"
     GPU_SHARING_MISMATCH = "gpu_sharing_mismatch"
     GPU_SHARING_UNKNOWN = "gpu_sharing_unknown"
+    GPU_SAME_MODEL_MISMATCH = "gpu_same_model_mismatch"
+    GPU_SAME_MODEL_UNKNOWN = "gpu_same_model_unknown"
     INSUFFICIENT_CPU = "insufficient_cpu"
     INSUFFICIENT_MEMORY = "insufficient_memory"
     INSUFFICIENT_DISK = "insufficient_disk"
@@ -95,6 +103,8 @@ class RejectionCode(StrEnum):
     BUSY_MEMORY = "busy_memory"
     BUSY_DISK = "busy_disk"
     BUSY_SLOTS = "busy_slots"
+    BUSY_GPU = "busy_gpu"
+    BUSY_DEVICE = "busy_device"
 
 
 _STATES = {
@@ -105,6 +115,7 @@ _STATES = {
 }
 _OS_VERSION = (RejectionCode.OS_VERSION_MISMATCH, RejectionCode.OS_VERSION_UNKNOWN)
 _AGENT_VERSION = (RejectionCode.AGENT_VERSION_MISMATCH, RejectionCode.AGENT_VERSION_UNKNOWN)
+DEVICE_ASPECTS = frozenset(aspect for aspect in Aspect if aspect.startswith(("gpu", "device")))
 BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
 PASSING = BUSY | {
     *_STATES.values(),
@@ -149,16 +160,26 @@ class Rejection:
 
 
 def rejections(
-    job: SchedulingJob, runner: SchedulingRunner, *, free: Resources | None = None
+    job: SchedulingJob,
+    runner: SchedulingRunner,
+    *,
+    free: Resources | None = None,
+    held: Held | None = None,
 ) -> tuple[Rejection, ...]:
     """List every hard reason against this pairing; an empty tuple means eligible.
 
-    `free` is what the runner has left, where a cycle has given some of it away already.
+    `free` is what the runner has left and `held` what is held of its devices, where a cycle has
+    given some of it away already.
     """
     return (
         *absences(job, runner),
         *(_attributed(it, job.requirements) for it in _unmet(job, runner)),
         *_resource_reasons(job.resources, runner, runner.free if free is None else free),
+        *busy_devices(
+            job.requirements.equipment,
+            runner.capabilities.equipment,
+            runner.held_devices if held is None else held,
+        ),
     )
 
 
@@ -188,6 +209,7 @@ def is_eligible(
     runner: SchedulingRunner,
     *,
     free: Resources | None = None,
+    held: Held | None = None,
     lent: frozenset[str] = NOBODY,
 ) -> bool:
     """Tell whether `rejections` would be empty, and stop at the first reason against it.
@@ -201,7 +223,13 @@ def is_eligible(
         and next(passing(job, runner, lent=lent), None) is None
         and job.resources.fits_in(runner.free if free is None else free)
         and can_ever_run(job, runner)
+        and has_devices(job, runner, runner.held_devices if held is None else held)
     )
+
+
+def has_devices(job: SchedulingJob, runner: SchedulingRunner, held: Held) -> bool:
+    """Tell whether the devices that a job wants are free on a runner that has them."""
+    return _have_room_together(job.requirements.equipment, runner.capabilities.equipment, held)
 
 
 def takes_work(runner: SchedulingRunner) -> bool:
@@ -242,7 +270,12 @@ def satisfies(wanted: Requirements, offered: Capabilities, trust: TrustClass) ->
             or in_range(offered.agent_version, wanted.agent_version) is True
         )
         and not has_gaps(wanted.equipment, offered.equipment)
+        and _have_room_together(wanted.equipment, offered.equipment, ALL_FREE)
     )
+
+
+def _have_room_together(wanted: EquipmentRequirement, offered: Equipment, held: Held) -> bool:
+    return not wanted.wants_devices or allocate(wanted, offered, held) is not None
 
 
 def is_trusted(wanted: TrustClass | None, offered: TrustClass) -> bool:
@@ -423,7 +456,10 @@ def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Reject
 
 
 def _equipment_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Rejection]:
-    for gap in gaps(wanted.equipment, offered.equipment):
+    lacking = list(gaps(wanted.equipment, offered.equipment))
+    if not any(gap.aspect in DEVICE_ASPECTS for gap in lacking):
+        yield from _short_together(wanted, offered)
+    for gap in lacking:
         mismatch, unknown = codes_of(gap.aspect)
         yield Rejection(
             code=mismatch if gap.is_known else unknown,
@@ -431,6 +467,36 @@ def _equipment_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[
             offered=gap.offered,
             path=gap.path,
         )
+
+
+def _short_together(wanted: Requirements, offered: Capabilities) -> list[Rejection]:
+    """Find requests for devices that could each be met alone, but never at once."""
+    if not wanted.equipment.wants_devices:
+        return []
+    return [
+        Rejection(
+            code=RejectionCode(f"{short.sort}_mismatch"),
+            wanted=f"{short.wanted} at once",
+            offered=short.free,
+        )
+        for short in shortages(wanted.equipment, offered.equipment, ALL_FREE)
+    ]
+
+
+def busy_devices(
+    wanted: EquipmentRequirement, offered: Equipment, held: Held
+) -> Iterator[Rejection]:
+    """List the devices that are there, but not free now; each counts by itself.
+
+    Their sum proves nothing: two halves of a GPU are not one (SP-026).
+    """
+    if not wanted.wants_devices or not held:
+        return
+    lasting = {short.sort for short in shortages(wanted, offered, ALL_FREE)}
+    for short in shortages(wanted, offered, held):
+        if short.sort not in lasting:
+            code = RejectionCode(f"busy_{short.sort}")
+            yield Rejection(code=code, wanted=short.wanted, offered=short.free)
 
 
 def codes_of(aspect: Aspect) -> tuple[RejectionCode, RejectionCode]:

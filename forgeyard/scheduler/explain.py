@@ -71,6 +71,8 @@ class RunnerVerdict:
     free: Resources
     """What jobs placed earlier in the cycle leave."""
     allocatable: Resources
+    cpu_percent: int
+    """How much of its CPU the policy lets jobs hold."""
     free_text: str
 
 
@@ -111,12 +113,12 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
     gate = cycle.gate(job)
-    free = cycle.board.free_for(job)
-    pairs = pairings(job, snapshot.runners, free)
+    free, held = cycle.board.free_for(job), cycle.board.held()
+    pairs = pairings(job, snapshot.runners, free, held=held)
     shut = cycle.gates.pools_against(job)
     verdicts = _verdicts(job, pairs, cycle.board, policy, shut=shut)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
-    diagnosis = None if eligible else diagnose(job, snapshot.runners, free)
+    diagnosis = None if eligible else diagnose(job, snapshot.runners, free, held=held)
     if gate is None and not eligible:
         gate = pool_gate(cycle.board, job, shut)
     if gate is not None:
@@ -238,6 +240,7 @@ def _verdict(
         pool_gate=None if gate is None else gate.text,
         free=free,
         allocatable=runner.allocatable,
+        cpu_percent=runner.cpu_percent,
         free_text=", ".join(
             amount_of(name, free, rounding=Rounding.CAPACITY) for name in DIMENSIONS
         ),

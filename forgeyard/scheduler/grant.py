@@ -5,10 +5,12 @@ as fit, in the order asked, and says for every other one why not.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from forgeyard.model.equipment import NO_EQUIPMENT, DeviceShare, Equipment, EquipmentRequirement
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.devices import Held, allocate, plus
 from forgeyard.scheduler.gates import GateCode, Gates
 from forgeyard.scheduler.holds import Holds
 
@@ -23,7 +25,7 @@ class Verdict(StrEnum):
     RUNNER_UNAVAILABLE = "runner_unavailable"
     """Not one of the candidates takes work any more."""
     NO_CAPACITY = "no_capacity"
-    """A candidate takes work but has no room left."""
+    """A candidate takes work but has no room left, or not the devices."""
     PAUSED = "paused"
     """One of its scopes was paused meanwhile."""
     QUOTA_BLOCKED = "quota_blocked"
@@ -57,6 +59,9 @@ class RunnerStanding:
 
     schedulable: bool
     free: Resources
+    equipment: Equipment = field(default_factory=Equipment)
+    held: Held = field(default_factory=dict[str, int])
+    """What leases hold of its devices; read only where somebody wants one."""
     pool_id: str = ""
 
 
@@ -70,6 +75,7 @@ class GrantRequest:
     name: str = ""
     scopes: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    devices: EquipmentRequirement = NO_EQUIPMENT
     lasts: int = 0
     """How long it may last at most, in milliseconds."""
 
@@ -82,6 +88,29 @@ class Granted:
     verdict: Verdict
     runner_id: str | None = None
     score: int = 0
+    devices: tuple[DeviceShare, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Left:
+    """What a runner has left while requests are judged."""
+
+    free: Resources
+    equipment: Equipment
+    held: Held
+
+    def devices_for(
+        self, request: GrantRequest, *, withheld: Resources
+    ) -> tuple[DeviceShare, ...] | None:
+        """Choose the devices of a request that fits beside what is held; `None` if it does not."""
+        if not request.resources.fits_in(self.free.minus(withheld)):
+            return None
+        return allocate(request.devices, self.equipment, self.held)
+
+    def give(self, request: GrantRequest, devices: tuple[DeviceShare, ...]) -> None:
+        """Take away what a request got."""
+        self.free = self.free.minus(request.resources)
+        self.held = plus(self.held, devices) if devices else self.held
 
 
 def grant(
@@ -98,15 +127,19 @@ def grant(
     A request whose first runner is full falls back on its next candidates; a job asked for twice
     is granted once.
     """
-    free = {runner_id: runner.free for runner_id, runner in runners.items() if runner.schedulable}
+    left = {
+        runner_id: _Left(free=runner.free, equipment=runner.equipment, held=runner.held)
+        for runner_id, runner in runners.items()
+        if runner.schedulable
+    }
     standing = dict(jobs)
     holds = Holds() if holds is None else holds
     answers: list[Granted] = []
     for request in requests:
         judged = standing.get(request.job_id, JobStanding.GONE)
-        answer = _judge(request, judged, free, runners=runners, gates=gates, holds=holds)
+        answer = _judge(request, judged, left, runners=runners, gates=gates, holds=holds)
         if answer.runner_id is not None:
-            free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
+            left[answer.runner_id].give(request, answer.devices)
             standing[request.job_id] = JobStanding.GONE
             gates.admit(request, runners[answer.runner_id].pool_id)
             holds.dissolve(request.job_id)
@@ -122,7 +155,7 @@ def refuse_all(requests: Sequence[GrantRequest], verdict: Verdict) -> tuple[Gran
 def _judge(
     request: GrantRequest,
     standing: JobStanding,
-    free: Mapping[str, Resources],
+    left: Mapping[str, _Left],
     *,
     runners: Mapping[str, RunnerStanding],
     gates: Gates,
@@ -135,14 +168,20 @@ def _judge(
     gate = gates.against_bursting(request)
     if gate is not None:
         return Granted(job_id=request.job_id, verdict=_BY_GATE[gate.code])
-    working = [(name, score) for name, score in request.candidates if name in free]
+    working = [(name, score) for name, score in request.candidates if name in left]
     pools = gates.pools_against_bursting(request)
     refused = Verdict.NO_CAPACITY if working else Verdict.RUNNER_UNAVAILABLE
     for name, score in working:
-        if request.resources.fits_in(free[name].minus(holds.withheld(request, name))):
+        devices = left[name].devices_for(request, withheld=holds.withheld(request, name))
+        if devices is not None:
             pool = pools.get(runners[name].pool_id)
             if pool is None:
-                granted = Verdict.GRANTED
-                return Granted(job_id=request.job_id, verdict=granted, runner_id=name, score=score)
+                return Granted(
+                    job_id=request.job_id,
+                    verdict=Verdict.GRANTED,
+                    runner_id=name,
+                    score=score,
+                    devices=devices,
+                )
             refused = _BY_GATE[pool.code]
     return Granted(job_id=request.job_id, verdict=refused)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 
+from forgeyard.model.equipment import NO_EQUIPMENT, EquipmentRequirement
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
@@ -33,6 +34,8 @@ class Decision:
     job_id: str
     candidates: tuple[tuple[str, int], ...]
     """The winner, then at most `policy.candidates` that the commit may fall back on."""
+    equipment: EquipmentRequirement = NO_EQUIPMENT
+    """The devices that it wants, so that the commit can choose them on whichever runner it gets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +152,9 @@ class Cycle:
     ) -> None:
         candidates = self.board.place(job, outside=shut, lent=lent)
         if candidates:
-            self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+            wanted = job.requirements.equipment.device_part
+            decision = Decision(job_id=job.job_id, candidates=candidates, equipment=wanted)
+            self.decisions.append(decision)
             self.queue.charge(job)
             self.gates.admit(job, self.board.pool_of(candidates[0][0]))
         elif (gate := pool_gate(self.board, job, shut, lent=lent)) is not None:
@@ -215,10 +220,10 @@ def _nominations(
             break
         if not may_preempt(job, rule) or job.job_id in waiting:
             continue
-        able = set(cycle.board.nearest(job, len(snapshot.runners)))
+        able = cycle.board.nearest(job, len(snapshot.runners))
         found = nominate(
             job,
-            free={name: left for name, left in cycle.board.free_for(job).items() if name in able},
+            left=cycle.board.left_for(job, able),
             running=[one for one in snapshot.running if one.lease_id not in gone],
             policy=rule,
             now=snapshot.taken_at,
@@ -233,7 +238,7 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     """Diagnose each kind of blocked job once, as things stand at the end of the cycle."""
     known: dict[object, Diagnosis] = {}
     found: list[Diagnosis] = []
-    census = Census(board.columns)
+    census = Census(board.columns, board.stock)
     for job in blocked:
         weight = job.priority if board.columns.has_unwell else None
         refusals, asked = tuple(sorted(job.refused_by.items())), job.requirements.origins

@@ -5,12 +5,14 @@ of all runners the one is taken where stopping costs least. Nothing is stopped t
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
+from forgeyard.model.equipment import Equipment
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import PreemptionPolicy
 from forgeyard.model.units import Resources
 from forgeyard.model.wishes import Preemptibility
+from forgeyard.scheduler.devices import Held, allocate, minus, plus
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.score import tie_break
 from forgeyard.scheduler.snapshot import RunningJob, SchedulingJob
@@ -21,6 +23,32 @@ PER_ATTEMPT = 600
 """A try that is thrown away counts like ten minutes more of work."""
 UPLOADING = 3_600
 """Who is bringing its outputs in is nearly done: as if it had worked an hour more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What a runner has left, its devices one by one."""
+
+    free: Resources
+    equipment: Equipment = field(default_factory=Equipment)
+    held: Held = field(default_factory=dict[str, int])
+
+    def fits(self, job: SchedulingJob) -> bool:
+        """Tell whether a job that the runner can do has room now, and its devices."""
+        wanted = job.requirements.equipment
+        return job.resources.fits_in(self.free) and (
+            not wanted.wants_devices or allocate(wanted, self.equipment, self.held) is not None
+        )
+
+    def after(self, one: RunningJob) -> "Left":
+        """Tell what is left once a job has stopped."""
+        free, held = self.free.plus(one.resources), minus(self.held, one.devices)
+        return replace(self, free=free, held=held)
+
+    def before(self, one: RunningJob) -> "Left":
+        """Tell what is left if it does not stop after all."""
+        free, held = self.free.minus(one.resources), plus(self.held, one.devices)
+        return replace(self, free=free, held=held)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +93,18 @@ def cost(running: RunningJob, job: SchedulingJob, now: int) -> int:
 def nominate(
     job: SchedulingJob,
     *,
-    free: Mapping[str, Resources],
+    left: Mapping[str, Left],
     running: Sequence[RunningJob],
     policy: PreemptionPolicy,
     now: int,
 ) -> Nomination | None:
     """Choose the runner that is cleared for a job at the least cost, or nothing.
 
-    `free` lists the runners that could do the job, with what they have left.
+    `left` lists the runners that could do the job, with what they have left.
     """
     victims: dict[str, list[RunningJob]] = {}
     for one in running:
-        if one.runner_id in free and is_victim(one, job, policy, now):
+        if one.runner_id in left and is_victim(one, job, policy, now):
             victims.setdefault(one.runner_id, []).append(one)
     offers = [
         Nomination(
@@ -87,7 +115,7 @@ def nominate(
             cost=sum(cost(one, job, now) for one in chosen),
         )
         for runner_id, members in victims.items()
-        if (chosen := _fewest(job, free[runner_id], members, now)) is not None
+        if (chosen := _fewest(job, left[runner_id], members, now)) is not None
         and len(chosen) <= policy.most_victims
     ]
     return min(
@@ -98,20 +126,20 @@ def nominate(
 
 
 def _fewest(
-    job: SchedulingJob, free: Resources, members: Iterable[RunningJob], now: int
+    job: SchedulingJob, left: Left, members: Iterable[RunningJob], now: int
 ) -> list[RunningJob] | None:
     """Take the cheapest until there is room, then spare whoever turns out not to be needed."""
     chosen: list[RunningJob] = []
     for one in sorted(members, key=lambda one: (cost(one, job, now), one.lease_id)):
-        if job.resources.fits_in(free):
+        if left.fits(job):
             break
         chosen.append(one)
-        free = free.plus(one.resources)
-    if not job.resources.fits_in(free) or not chosen:
+        left = left.after(one)
+    if not left.fits(job) or not chosen:
         return None
     for one in sorted(chosen, key=lambda one: (-cost(one, job, now), one.lease_id)):
-        without = free.minus(one.resources)
-        if job.resources.fits_in(without):
+        without = left.before(one)
+        if without.fits(job):
             chosen.remove(one)
-            free = without
+            left = without
     return chosen

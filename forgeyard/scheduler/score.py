@@ -32,13 +32,13 @@ def score(
     wanted: Resources, runner: SchedulingRunner, free: Resources, weights: ScoreWeights
 ) -> PlacementScore:
     """Judge the runner as it would be with the job on it."""
-    total, kept = runner.total, runner.headroom
+    whole = runner.allocatable
     headroom = min(
-        _share(free.cpu - wanted.cpu, total.cpu - kept.cpu),
-        _share(free.memory - wanted.memory, total.memory - kept.memory),
-        _share(free.disk - wanted.disk, total.disk - kept.disk),
+        _share(free.cpu - wanted.cpu, whole.cpu),
+        _share(free.memory - wanted.memory, whole.memory),
+        _share(free.disk - wanted.disk, whole.disk),
     )
-    load = _share(free.slots - wanted.slots, total.slots - kept.slots)
+    load = _share(free.slots - wanted.slots, whole.slots)
     if runner.pressure is ResourcePressure.CPU:
         load //= 2
     weight = weights.headroom + weights.load

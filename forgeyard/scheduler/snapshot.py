@@ -10,14 +10,17 @@ from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.equipment import DeviceShare
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import Priority
 from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Resources
 from forgeyard.model.wishes import Preemptibility, SchedulingClass, Wishes
+from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.holds import HeldRoom
 from forgeyard.scheduler.readings import Readings
+from forgeyard.scheduler.room import PLAIN, allocatable
 from forgeyard.scheduler.scopes import SchedulingScope
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, fingerprint
 
@@ -97,6 +100,7 @@ class RunningJob:
     """It is being cancelled, or cleared for another job already."""
     preempted_at: int | None = None
     """When it was last stopped for another job."""
+    devices: tuple[DeviceShare, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +122,10 @@ class SchedulingRunner:
     headroom: Resources = field(default_factory=Resources)
     reserved: Resources = field(default_factory=Resources)
     pressure: ResourcePressure = ResourcePressure.NORMAL
+    held_devices: Held = field(default_factory=dict[str, int])
+    """What leases hold of its devices."""
+    cpu_percent: int = PLAIN
+    """How much of its CPU the policy lets jobs hold (RES-017)."""
     degraded: bool = False
     """It works, but says itself that something is wrong with it (RUN-013)."""
     takes_up_to: int = 400
@@ -147,11 +155,11 @@ class SchedulingRunner:
     @property
     def allocatable(self) -> Resources:
         """Tell what jobs may ever hold here: everything but the headroom (RES-002, RES-006)."""
-        return self.total.minus(self.headroom)
+        return allocatable(self.total, self.headroom, cpu_percent=self.cpu_percent)
 
     @property
     def free(self) -> Resources:
-        """Tell what no lease holds right now; negative where headroom grew meanwhile."""
+        """Tell what no lease holds right now; negative where there is less than there was."""
         return self.allocatable.minus(self.reserved)
 
 
@@ -242,7 +250,16 @@ def _hold_line(hold: HeldRoom) -> list[object]:
 def _running_line(one: RunningJob) -> list[object]:
     urgency = [one.priority, one.preemption, one.since, one.attempts_made]
     stopped = [one.is_uploading, one.is_stopping, one.preempted_at or 0]
-    return [one.lease_id, one.job_id, one.runner_id, _amounts(one.resources), *urgency, *stopped]
+    devices = sorted([share.device_id, share.share] for share in one.devices)
+    return [
+        one.lease_id,
+        one.job_id,
+        one.runner_id,
+        _amounts(one.resources),
+        *urgency,
+        *stopped,
+        *devices,
+    ]
 
 
 def _runner_line(runner: SchedulingRunner) -> list[object]:
@@ -258,6 +275,7 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         _amounts(runner.allocatable),
         _amounts(runner.reserved),
         runner.pressure,
+        sorted(runner.held_devices.items()),
         [runner.degraded, runner.takes_up_to],
         [runner.location.host, runner.location.site, runner.location.region],
         runner.holdings_digest,

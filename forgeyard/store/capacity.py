@@ -11,6 +11,7 @@ from forgeyard.model.job import JobSpec
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.room import PLAIN
 from forgeyard.store import overview, tables
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -163,11 +164,13 @@ def _pool_name(names: Mapping[str, str], pool_id: str) -> str:
     return names.get(pool_id) or pool_id
 
 
-def capacity_groups(connection: sa.Connection) -> tuple[CapacityGroup, ...]:
+def capacity_groups(
+    connection: sa.Connection, *, cpu_percent: int = PLAIN
+) -> tuple[CapacityGroup, ...]:
     """Sum up the runners that take work by pool and platform."""
     names, held = _pool_names(connection), _held(connection)
     groups: dict[tuple[str, str], list[RunnerView]] = {}
-    for runner in overview.runners(connection):
+    for runner in overview.runners(connection, cpu_percent=cpu_percent):
         if runner.state == RunnerState.ONLINE:
             offered = runner.capabilities
             platform = f"{offered.platform or 'unknown'}/{offered.architecture or 'unknown'}"

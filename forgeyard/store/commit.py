@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
+from forgeyard.model.equipment import NO_EQUIPMENT, Equipment, EquipmentRequirement
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
@@ -28,9 +29,11 @@ from forgeyard.scheduler.grant import (
     refuse_all,
 )
 from forgeyard.scheduler.holds import BackfillWish, Holds
+from forgeyard.scheduler.room import allocatable
 from forgeyard.scheduler.standing import fingerprint
 from forgeyard.store import (
     bulk,
+    devices,
     grants,
     holds,
     keys,
@@ -109,7 +112,7 @@ def commit_cycle(
         answers = grant(
             requests,
             _job_standings(jobs),
-            _runner_standings(runners),
+            _runner_standings(connection, runners, requests, policy=in_force.policy),
             gates=gates,
             holds=Holds(holds.load(connection, now=now), now),
         )
@@ -144,6 +147,7 @@ def _grants(
             scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
             purpose=row["wishes"].purpose,
+            devices=answer.devices,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
@@ -293,6 +297,9 @@ def _request(
         candidates=candidates,
         scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
+        devices=NO_EQUIPMENT
+        if row["devices"] is None
+        else decode(EquipmentRequirement, row["devices"]),
         lasts=phases.at_most(row, policy),
     )
 
@@ -306,8 +313,31 @@ def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:
     return {job_id: _job_standing(row) for job_id, row in jobs.items()}
 
 
-def _runner_standings(runners: Mapping[str, Row]) -> dict[str, RunnerStanding]:
-    return {runner_id: _runner_standing(row) for runner_id, row in runners.items()}
+def _runner_standings(
+    connection: sa.Connection,
+    runners: Mapping[str, Row],
+    requests: Sequence[GrantRequest],
+    *,
+    policy: SchedulingPolicy,
+) -> dict[str, RunnerStanding]:
+    """Tell how locked runners stand; their devices only where somebody wants one."""
+    asked = {
+        runner_id
+        for request in requests
+        if request.devices.wants_devices
+        for runner_id, _ in request.candidates
+    }
+    equipment = devices.equipment_of(connection, asked) if asked else {}
+    held = devices.held_on(connection, asked) if asked else {}
+    percent = policy.overcommit.cpu_percent
+    return {
+        runner_id: replace(
+            _runner_standing(row, cpu_percent=percent),
+            equipment=equipment.get(runner_id, Equipment()),
+            held=held.get(runner_id, {}),
+        )
+        for runner_id, row in runners.items()
+    }
 
 
 def _job_standing(row: Row) -> JobStanding:
@@ -316,12 +346,13 @@ def _job_standing(row: Row) -> JobStanding:
     return JobStanding.ELIGIBLE if row["state"] == JobState.ELIGIBLE else JobStanding.GONE
 
 
-def _runner_standing(row: Row) -> RunnerStanding:
+def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
     takes_work = row["state"] == RunnerState.ONLINE and row["session_id"] is not None
-    allocatable = _resources(row, "total_").minus(_resources(row, "headroom_"))
+    total, headroom = _resources(row, "total_"), _resources(row, "headroom_")
+    room = allocatable(total, headroom, cpu_percent=cpu_percent)
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
-        free=allocatable.minus(_resources(row, "reserved_")),
+        free=room.minus(_resources(row, "reserved_")),
         pool_id=row["pool_id"],
     )
 

@@ -5,6 +5,7 @@ has lapsed, and the agent recognises it by its lease. Reading changes nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -14,7 +15,7 @@ from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import Assignments, Input, Offer
 from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
-from forgeyard.store import specs, tables
+from forgeyard.store import devices, specs, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
 
@@ -76,12 +77,16 @@ def assignments(
     offered = _offered(connection, drains)
     cancelled = _cancelled(connection, drains)
     inputs = _inputs(connection, offered)
+    given = devices.of_leases(connection, [row["lease_id"] for row in offered])
     # An offer that cannot be read must not silence the others: it lapses, and its job is parked.
     readable = [(row, spec) for row in offered if (spec := specs.find(row)) is not None]
     return {
         session_id: Assignments(
             offers=tuple(
-                _offer(row, spec, inputs[row["job_id"]], policy)
+                replace(
+                    _offer(row, spec, inputs[row["job_id"]], policy),
+                    devices=given.get(row["lease_id"], ()),
+                )
                 for row, spec in readable
                 if row["session_id"] == session_id
             ),

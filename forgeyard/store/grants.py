@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.model.capability import RESTRICTED_TRUST
+from forgeyard.model.equipment import DeviceShare
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import (
     JOB_TRANSITIONS,
@@ -21,7 +22,7 @@ from forgeyard.model.transitions import (
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import CRITICAL_PURPOSES, Purpose
 from forgeyard.scheduler.scopes import Charge
-from forgeyard.store import bulk, codec, keys, phases, scopes, tables
+from forgeyard.store import bulk, codec, devices, keys, phases, scopes, tables
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.release import DIMENSIONS
 
@@ -42,6 +43,8 @@ class Grant:
     keys: tuple[str, ...] = ()
     """The exclusivity keys that it takes."""
     purpose: Purpose = Purpose.BUILD
+    devices: tuple[DeviceShare, ...] = ()
+    """The devices of its runner that it takes."""
 
     @property
     def resources(self) -> Resources:
@@ -95,8 +98,10 @@ def write(
     _reserve(connection, grants)
     taken = [(key, one.lease_id, one.job["job_id"]) for one in grants for key in one.keys]
     keys.take(connection, taken)
+    shared = [(one.lease_id, one.runner["runner_id"], one.devices) for one in grants]
+    devices.take(connection, shared)
     reason = f"granted by cycle {cycle['cycle_id']}"
-    history = [line for grant in grants for line in _history(grant, reason, now)]
+    history = [line for one in grants for line in _history(one, reason + _with(one), now)]
     bulk.insert(connection, tables.history, history)
     events = [_event(grant, names[grant.job["run_id"]], now, policy) for grant in grants]
     bulk.insert(connection, tables.outbox, events)
@@ -220,6 +225,12 @@ def _history(grant: Grant, reason: str, now: int) -> tuple[Row, ...]:
         }
         for kind, entity_id, before, after, version in entries
     )
+
+
+def _with(grant: Grant) -> str:
+    """Name its devices, which nobody else could tell once they are given back."""
+    names = [one.device_id for one in grant.devices]
+    return f" with {', '.join(names)}" if names else ""
 
 
 def _event(grant: Grant, run_name: str, now: int, policy: LeasePolicy) -> Row:

@@ -16,8 +16,10 @@ from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import codec, holds, outbox, shares, tables
+from forgeyard.scheduler import room
+from forgeyard.store import codec, device_views, holds, outbox, shares, tables
 from forgeyard.store.changes import Row
+from forgeyard.store.device_views import DeviceView
 from forgeyard.store.engine import database_now
 
 Part = TypeVar("Part")
@@ -115,7 +117,10 @@ class HoldingsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerView:
-    """A runner; `free` is what is left of `allocatable`, which is total less headroom."""
+    """A runner; `free` is what is left of `allocatable`, which is total less headroom.
+
+    Jobs may hold `cpu_percent` of the CPU that the headroom leaves.
+    """
 
     runner_id: str
     name: str
@@ -143,9 +148,12 @@ class RunnerView:
     """For losses and failures of its own, as of `penalty_at`."""
     penalty_at: int
     total: Resources
+    headroom: Resources
+    cpu_percent: int
     allocatable: Resources
     reserved: Resources
     free: Resources
+    devices: tuple[DeviceView, ...]
     placed: tuple[PlacedJob, ...]
     registered_at: int
     last_seen_at: int
@@ -157,6 +165,8 @@ class CapacityView:
 
     runners: int
     absent: int
+    cpu_percent: int
+    """How much of their CPU jobs may hold."""
     total: Resources
     allocatable: Resources
     reserved: Resources
@@ -294,17 +304,24 @@ def _queue_view(path: str, around: Sequence[Row], groups: Sequence[Row], *, now:
     )
 
 
-def runners(connection: sa.Connection) -> tuple[RunnerView, ...]:
+def runners(connection: sa.Connection, *, cpu_percent: int = room.PLAIN) -> tuple[RunnerView, ...]:
     """Show every runner by name, with what it holds."""
     table, pools = tables.runners, tables.pools
-    placed = _placed(connection)
+    placed, held = _placed(connection), device_views.holders(connection)
     query = (
         sa.select(table, pools.c.name.label("pool"))
         .outerjoin(pools, pools.c.pool_id == table.c.pool_id)
         .order_by(table.c.name)
     )
-    rows = connection.execute(query).mappings()
-    return tuple(_runner_view(dict(row), placed.get(row["runner_id"], [])) for row in rows)
+    return tuple(
+        _runner_view(
+            dict(row),
+            placed.get(row["runner_id"], []),
+            held.get(row["runner_id"], {}),
+            cpu_percent=cpu_percent,
+        )
+        for row in connection.execute(query).mappings()
+    )
 
 
 def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
@@ -332,10 +349,14 @@ def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
     return placed
 
 
-def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
-    total, reserved = _resources(row, "total"), _resources(row, "reserved")
-    allocatable = total.minus(_resources(row, "headroom"))
+def _runner_view(
+    row: Row, placed: Sequence[PlacedJob], held: device_views.Holders, *, cpu_percent: int
+) -> RunnerView:
+    total, headroom = _resources(row, "total"), _resources(row, "headroom")
+    allocatable = room.allocatable(total, headroom, cpu_percent=cpu_percent)
+    reserved = _resources(row, "reserved")
     free = allocatable.minus(reserved)
+    capabilities = _readable(Capabilities, row["capabilities"])
     return RunnerView(
         runner_id=row["runner_id"],
         name=row["name"],
@@ -347,10 +368,10 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         declared_reason=row["declared_reason"],
         pool=row["pool"] or row["pool_id"],
         pool_wish=row["pool_wish"],
-        capabilities=_readable(Capabilities, row["capabilities"]),
+        capabilities=capabilities,
         capability_digest=row["capability_digest"],
         reported_at=row["reported_at"],
-        diagnostics=_diagnostics(total, allocatable),
+        diagnostics=(*_diagnostics(total, allocatable), *room.overdrawn(free)),
         location=_readable(Location, row["location"]),
         health=row["health"],
         health_reason=row["health_reason"],
@@ -358,8 +379,11 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         penalty=row["penalty"],
         penalty_at=row["penalty_at"],
         total=total,
+        headroom=headroom,
+        cpu_percent=cpu_percent,
         allocatable=allocatable,
         reserved=reserved,
+        devices=device_views.views(capabilities.equipment, held),
         # More may be held than there is, after a host has shrunk (SP-056).
         free=free.minus(free.within(NOTHING)),
         placed=tuple(placed),
@@ -402,13 +426,14 @@ def _resources(row: Row, prefix: str) -> Resources:
     )
 
 
-def capacity(connection: sa.Connection) -> CapacityView:
+def capacity(connection: sa.Connection, *, cpu_percent: int = room.PLAIN) -> CapacityView:
     """Sum up what the runners that take work offer and hold, and what the waiting jobs want."""
-    everybody = runners(connection)
+    everybody = runners(connection, cpu_percent=cpu_percent)
     present = [runner for runner in everybody if runner.state == RunnerState.ONLINE]
     return CapacityView(
         runners=len(present),
         absent=len(everybody) - len(present),
+        cpu_percent=cpu_percent,
         total=_sum([runner.total for runner in present]),
         allocatable=_sum([runner.allocatable for runner in present]),
         reserved=_sum([runner.reserved for runner in present]),

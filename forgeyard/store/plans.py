@@ -63,6 +63,7 @@ def save_plan(
             "attempt_id": new_id("att", now=moment, rng=rng),
             "lease_id": new_id("lse", now=moment, rng=rng),
             "candidates": _candidates(decision, plan),
+            "devices": _devices(decision),
         }
         for position, decision in enumerate(plan.decisions)
     ]
@@ -86,6 +87,11 @@ def _candidates(decision: Decision, plan: Plan) -> str:
         for runner_id, score in decision.candidates
     ]
     return json.dumps(judged, separators=(",", ":"))
+
+
+def _devices(decision: Decision) -> str | None:
+    wanted = decision.equipment.device_part
+    return codec.encode(wanted) if wanted.wants_devices else None
 
 
 def _save_diagnoses(connection: sa.Connection, diagnoses: tuple[Diagnosis, ...]) -> None:

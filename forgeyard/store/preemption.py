@@ -5,6 +5,7 @@ bounded in time; the victim is tried again without being charged (PRE-005).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
@@ -20,7 +21,7 @@ from forgeyard.model.wishes import Preemptibility
 from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.preempt import Nomination
 from forgeyard.scheduler.snapshot import RunningJob
-from forgeyard.store import changes, holds, jobs, release, stopping, tables, wishes
+from forgeyard.store import changes, devices, holds, jobs, release, stopping, tables, wishes
 from forgeyard.store.changes import JOB, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held
@@ -52,8 +53,13 @@ def running(connection: sa.Connection) -> tuple[RunningJob, ...]:
         .where(_leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]))
         .order_by(_leases.c.lease_id)
     )
-    found = (_running(dict(row)) for row in connection.execute(query).mappings())
-    return tuple(one for one in found if one.preemption is not Preemptibility.NEVER)
+    found = [_running(dict(row)) for row in connection.execute(query).mappings()]
+    held = devices.of_leases(connection, [one.lease_id for one in found])
+    return tuple(
+        replace(one, devices=held.get(one.lease_id, ()))
+        for one in found
+        if one.preemption is not Preemptibility.NEVER
+    )
 
 
 def _running(row: Row) -> RunningJob:

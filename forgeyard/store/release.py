@@ -14,7 +14,7 @@ from forgeyard.errors import NotFound
 from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, LeaseState
-from forgeyard.store import changes, keys, scopes, tables
+from forgeyard.store import changes, devices, keys, scopes, tables
 from forgeyard.store.changes import ATTEMPT, LEASE, DeadlineKind, Row
 
 ATTEMPT_DEADLINES = (DeadlineKind.PREPARATION, DeadlineKind.EXECUTION, DeadlineKind.UPLOAD)
@@ -77,6 +77,7 @@ def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: st
         .returning(*(reservations.c[name] for name in DIMENSIONS))
     ).one_or_none()
     keys.give_back(connection, lease["lease_id"])
+    devices.give_back(connection, lease["lease_id"])
     if freed is not None:
         sums = {
             f"reserved_{name}": runners.c[f"reserved_{name}"] - amount

@@ -1,5 +1,7 @@
 """Making reservations agree with leases again: exactly one for every live lease, none else.
 
+Devices that are held for no live lease are freed; what a live one holds only its agent could tell.
+
 Every transition keeps them equal in its own transaction, so this finds something only after a bug
 or a hand in the database. It looks without locks and judges again under the runner's.
 """
@@ -9,7 +11,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.model.transitions import LIVE_LEASE_STATES
-from forgeyard.store import changes, tables
+from forgeyard.store import changes, devices, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now, read, write
 from forgeyard.store.release import DIMENSIONS
@@ -24,11 +26,12 @@ _REPAIRS_PER_CALL = 20
 def repair(engine: sa.Engine) -> int:
     """Repair the runners whose reservations are wrong, each in its own transaction; count them."""
     with read(engine) as connection:
-        wrong = discrepancies(connection)
+        wrong = [found.runner_id for found in discrepancies(connection)]
+        wrong += sorted({runner_id for runner_id, _ in devices.strays(connection)} - {*wrong})
     repaired = 0
-    for found in wrong[:_REPAIRS_PER_CALL]:
+    for runner_id in wrong[:_REPAIRS_PER_CALL]:
         with write(engine) as connection:
-            repaired += _repair_runner(connection, found.runner_id)
+            repaired += _repair_runner(connection, runner_id)
     return repaired
 
 
@@ -90,19 +93,23 @@ def _sums(rows: sa.FromClause) -> sa.Subquery:
 
 def _repair_runner(connection: sa.Connection, runner_id: str) -> bool:
     before = lock_runner(connection, runner_id)
+    stray = devices.free_strays(connection, runner_id)
     after = recount(connection, runner_id)
     wrong = {name: value for name, value in after.items() if before[name] != value}
-    if not wrong:
+    if not wrong and not stray:
         return False
-    connection.execute(sa.update(_runners).where(_runners.c.runner_id == runner_id).values(wrong))
-    detail = ", ".join(f"{name} {before[name]} → {value}" for name, value in wrong.items())
+    if wrong:
+        right = sa.update(_runners).where(_runners.c.runner_id == runner_id).values(wrong)
+        connection.execute(right)
+    freed = [f"devices of {lease_id} freed" for lease_id in stray]
+    changed = [f"{name} {before[name]} → {value}" for name, value in wrong.items()]
     changes.audit(
         connection,
         actor="system",
         channel="store",
         action="reservation.repaired",
         target=runner_id,
-        detail=detail,
+        detail=", ".join([*changed, *freed]),
         now=database_now(connection),
     )
     return True

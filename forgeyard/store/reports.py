@@ -4,11 +4,14 @@ A report that cannot be is refused whole. One that is merely odd, such as a head
 host, is taken and cut down, for a runner that goes silent over it would help nobody (SP-060).
 """
 
+import re
+from collections import Counter
 from dataclasses import replace
 
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.capability import normal_labels, report_digest
-from forgeyard.model.equipment import RESERVED_PROVENANCE, Provenance
+from forgeyard.model.devices import device_ids
+from forgeyard.model.equipment import RESERVED_PROVENANCE, Equipment, Provenance
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.protocol import Report
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Resources
@@ -18,6 +21,7 @@ from forgeyard.store.release import DIMENSIONS
 
 _TOLD = {"reported_at", "health_reason"}
 """For people, and for a look at how old a report is; no runner gets more or less by it."""
+_DEVICE = re.compile(r"[^,\x00-\x1f\x7f]{1,160}")
 _NONE = Resources()
 _LARGEST = Resources(
     cpu=MilliCpu(LARGEST), memory=Bytes(LARGEST), disk=Bytes(LARGEST), slots=LARGEST
@@ -28,7 +32,8 @@ def check(report: Report) -> None:
     """Refuse a report that cannot be.
 
     Raises:
-        InvalidRequest: an amount is out of range, or the agent vouches for itself.
+        InvalidRequest: an amount is out of range, two devices have one name, or the agent vouches
+            for itself.
     """
     claimed = sorted(report.capabilities.provenances() & RESERVED_PROVENANCE)
     if claimed:
@@ -38,6 +43,7 @@ def check(report: Report) -> None:
             value=claimed[0],
             allowed=", ".join(sorted(set(Provenance) - RESERVED_PROVENANCE)),
         )
+    _check_devices(report.capabilities.equipment)
     for field, amount in (("total", report.total), ("headroom", report.headroom)):
         wrong = _NONE.shortfalls(amount) or amount.shortfalls(_LARGEST)
         if wrong:
@@ -47,6 +53,19 @@ def check(report: Report) -> None:
                 value=getattr(amount, wrong[0]),
                 allowed=f"0 to {LARGEST}",
             )
+
+
+def _check_devices(equipment: Equipment) -> None:
+    """Demand that everything which is given out one by one has a plain name of its own."""
+    counts = Counter(device_ids(equipment))
+    wrong = [name for name, count in counts.items() if count > 1 or not _DEVICE.fullmatch(name)]
+    if wrong:
+        raise InvalidRequest(
+            f"device {wrong[0]!a} needs a plain name of its own",
+            field="capabilities.equipment",
+            value=wrong[0],
+            allowed="1 to 160 characters without commas, each name once",
+        )
 
 
 def described(report: Report, *, now: int) -> dict[str, object]:

@@ -69,6 +69,15 @@ device_holds = sa.Table(
     text("runner_id"),
     number("share"),  # thousandths; 1000 is the whole device
     sa.Index("ix_device_holds_runner_id", "runner_id"),
+    # The grant judges under the runner's lock; this stands behind it, should that ever be wrong.
+    sa.Index(
+        "ux_device_holds_whole",
+        "runner_id",
+        "device_id",
+        unique=True,
+        postgresql_where=sa.text("share = 1000"),
+        sqlite_where=sa.text("share = 1000"),
+    ),
 )
 
 held_room = sa.Table(
@@ -126,6 +135,7 @@ placements = sa.Table(
     text("attempt_id"),  # drawn by the plan, so that committing twice cannot make two
     text("lease_id"),
     text("candidates"),  # [[runner_id, score, capability digest]], JSON
+    text("devices", nullable=True),  # EquipmentRequirement, JSON: the devices that it wants
     text("verdict", nullable=True),
     text("runner_id", nullable=True),  # the one that got it
     sa.Index("ix_cycle_plan_job_id", "job_id"),

@@ -21,11 +21,13 @@ from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import SchedulingClass
+from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.order import BASE, class_adjustment
 from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
 from forgeyard.store import (
+    devices,
     holds,
     keys,
     phases,
@@ -247,11 +249,14 @@ def _runners(
     rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
     places = pools.load(connection, policy, now=now)
+    held = devices.load(connection)
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
             age = freshness(row["reported_at"], now, policy.staleness)
-            found.append(_runner(dict(row), known, policy, pool=places[row["pool_id"]], age=age))
+            mine = held.get(row["runner_id"], {})
+            pool = places[row["pool_id"]]
+            found.append(_runner(dict(row), known, policy, held=mine, pool=pool, age=age))
         except (Corrupt, ValueError, KeyError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
@@ -262,6 +267,7 @@ def _runner(
     known: dict[str, Capabilities],
     policy: SchedulingPolicy,
     *,
+    held: Held,
     pool: SchedulingPool,
     age: Freshness,
 ) -> SchedulingRunner:
@@ -283,6 +289,8 @@ def _runner(
         headroom=_resources(row, "headroom_"),
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
+        held_devices=held,
+        cpu_percent=policy.overcommit.cpu_percent,
         degraded=row["health"] == RunnerHealth.DEGRADED,
         takes_up_to=policy.degraded_takes,
         location=_location(row["location"]),

@@ -24,7 +24,7 @@ from tests.scheduling import NOW
 from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
-WORLDS = 560
+WORLDS = 640
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
 
@@ -207,9 +207,10 @@ def test_a_census_says_of_any_job_what_the_plain_diagnosis_says() -> None:
     for seed in range(WORLDS):
         world = a_crowd(seed)
         board = Board(world.runners, _rule(seed))
-        census = Census(board.columns)
+        census = Census(board.columns, board.stock)
         for job in world.jobs[:12]:
             told = census.diagnose(job)
-            assert told == diagnose(job, world.runners, board.free()), f"seed {seed}"
+            plain = diagnose(job, world.runners, board.free(), held=board.held())
+            assert told == plain, f"seed {seed}"
             hits[told.code] += 1
     demand_hits(hits, "NO_CAPACITY_NOW", "RUNNERS_UNAVAILABLE", "NO_MATCHING_PLATFORM")

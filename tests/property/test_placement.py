@@ -51,6 +51,7 @@ def naive_plan(world: Snapshot, policy: SchedulingPolicy) -> tuple[Decision, ...
             free[taken] = naive_minus(free[taken], job.resources)
             made.append(
                 Decision(
+                    equipment=job.requirements.equipment.device_part,
                     job_id=job.job_id,
                     candidates=tuple((runner_id, -minus) for minus, _, runner_id in best),
                 )

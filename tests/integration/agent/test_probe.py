@@ -171,7 +171,7 @@ async def test_gpus_are_none_unknown_or_what_the_driver_says(
     (dev / "dri").mkdir()
     (dev / "dri" / "renderD128").touch()
     assert await equipment.probed_gpus(path, dev) is None
-    a_tool(tmp_path, "nvidia-smi", "echo 'Tesla T4, 15360, 7.5, Default'")
+    a_tool(tmp_path, "nvidia-smi", "echo 'GPU-5a1b, Tesla T4, 15360, 7.5, Default'")
     (gpu,) = await equipment.probed_gpus(path, dev) or ()
     assert (gpu.vendor, gpu.model, gpu.provenance) == (
         GpuVendor.NVIDIA,
@@ -187,7 +187,7 @@ async def test_gpus_are_none_unknown_or_what_the_driver_says(
 async def test_an_agent_tells_what_it_has_how_it_knows_and_how_it_runs_jobs(
     tmp_path: Path,
 ) -> None:
-    a_tool(tmp_path, "nvidia-smi", "echo 'Tesla T4, 15360, 7.5, Default'")
+    a_tool(tmp_path, "nvidia-smi", "echo 'GPU-5a1b, Tesla T4, 15360, 7.5, Default'")
     a_tool(tmp_path, "git", "echo 2.39.5")
     config = AgentConfig(path=str(tmp_path), devices={"phone": 2}, gpus=(GpuConfig(model="A10"),))
     found = await probe.capabilities(config)

@@ -7,6 +7,7 @@ import pytest
 from forgeyard.errors import ForgeyardError, InvalidQuantity, InvalidRequirements, InvalidRunFile
 from forgeyard.model.capability import Requirements
 from forgeyard.model.equipment import (
+    DeviceForm,
     DeviceRequirement,
     EquipmentRequirement,
     GpuRequirement,
@@ -79,7 +80,7 @@ def test_the_same_wishes_in_another_order_are_the_same() -> None:
 
 def test_a_job_that_requires_nothing_wants_no_equipment() -> None:
     assert required().equipment == EquipmentRequirement()
-    assert required(gpu={}).equipment.gpu == GpuRequirement(count=1)
+    assert required(gpu={}).equipment.gpus == (GpuRequirement(count=1),)
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,25 @@ def test_a_job_that_requires_nothing_wants_no_equipment() -> None:
         ({"gpu": {"memory": 0}}, "gpu.memory", InvalidRequirements),
         ({"gpu": {"compute-capability": "8"}}, "gpu.compute-capability", InvalidRequirements),
         ({"gpu": {"sharing": "maybe"}}, "gpu.sharing", InvalidRunFile),
+        ({"gpu": [{}, {"count": 0}]}, "gpu.1.count", InvalidRunFile),
+        ({"gpu": [{}] * 9}, "gpu", InvalidRunFile),
+        ({"gpu": {"share": 0}}, "gpu.share", InvalidRequirements),
+        ({"gpu": {"share": 1.001}}, "gpu.share", InvalidRequirements),
+        ({"gpu": [{"share": "half"}]}, "gpu.0.share", InvalidRequirements),
+        ({"gpu": {"id": "a", "count": 2}}, "gpu.count", InvalidRequirements),
+        ({"gpu": {"same-model": "yes"}}, "gpu.same-model", InvalidRunFile),
+        (
+            {"devices": {"phone": {"api-level": "33"}}},
+            "devices.phone.api-level",
+            InvalidRequirements,
+        ),
+        ({"devices": {"phone": {"form": "soft"}}}, "devices.phone.form", InvalidRunFile),
+        ({"devices": {"phone": {"count": 0}}}, "devices.phone.count", InvalidRunFile),
+        (
+            {"devices": {"phone": {"id": "x", "count": 2}}},
+            "devices.phone.count",
+            InvalidRequirements,
+        ),
     ],
 )
 def test_a_wrong_wish_is_refused_with_its_path(
@@ -126,3 +146,28 @@ def test_a_misspelt_key_of_a_gpu_is_told_what_was_meant() -> None:
     with pytest.raises(InvalidRunFile, match="did you mean 'memory'") as refused:
         required(gpu={"memroy": "1Gi"})
     assert "compute-capability" in str(refused.value.allowed)
+
+
+@pytest.mark.requirement("DEV-001", "DEV-004")
+def test_gpus_and_devices_are_asked_for_one_by_one() -> None:
+    wanted = required(
+        gpu=[{"share": 0.18}, {"count": 2, "same-model": True}, {"id": "GPU-a"}],
+        devices={"phone": {"api-level": ">=33", "abi": "arm64-v8a", "form": "physical"}},
+    ).equipment
+    assert wanted.gpus == (
+        GpuRequirement(share=180),
+        GpuRequirement(count=2, same_model=True),
+        GpuRequirement(id="GPU-a"),
+    )
+    assert wanted.devices == (
+        DeviceRequirement(
+            kind="phone", api_level=">=33", abi="arm64-v8a", form=DeviceForm.PHYSICAL
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "share"), [(0.18, 180), ("0.1801", 181), (1, 1_000), ("1e-9", 1)]
+)
+def test_a_part_of_a_gpu_is_rounded_up_to_thousandths(given: object, share: int) -> None:
+    assert required(gpu={"share": given}).equipment.gpus[0].share == share

@@ -58,7 +58,7 @@ def wanting(**wishes: object) -> SchedulingJob:
 
 
 def wanting_gpu(**wishes: object) -> SchedulingJob:
-    return wanting(gpu=GpuRequirement(**wishes))
+    return wanting(gpus=(GpuRequirement(**wishes),))
 
 
 def wanting_runtime(name: str, version: str | None = None) -> SchedulingJob:
@@ -163,13 +163,13 @@ HAS_GPUS = "linux-1 has 2 GPUs (nvidia, NVIDIA A10, 24 GiB, compute capability 8
         (
             wanting_devices("usb-programmer", 2),
             Aspect.DEVICE,
-            DiagnosticCode.MISSING_DEVICE,
+            DiagnosticCode.NO_DEVICE,
             "it needs 2 devices usb-programmer, but linux-1 has 1.",
         ),
         (
             wanting_devices("phone"),
             Aspect.DEVICE,
-            DiagnosticCode.MISSING_DEVICE,
+            DiagnosticCode.NO_DEVICE,
             "it needs 1 device phone, but linux-1 has none.",
         ),
         (

@@ -2,12 +2,20 @@ from dataclasses import replace
 
 import pytest
 
+from forgeyard.model.capability import Requirements
+from forgeyard.model.equipment import (
+    DeviceShare,
+    Equipment,
+    EquipmentRequirement,
+    Gpu,
+    GpuRequirement,
+)
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import PreemptionPolicy, SchedulingPolicy
 from forgeyard.model.wishes import Preemptibility
 from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.place import plan
-from forgeyard.scheduler.preempt import Nomination, nominate
+from forgeyard.scheduler.preempt import Left, Nomination, nominate
 from forgeyard.scheduler.snapshot import RunningJob, SchedulingJob, Snapshot
 from tests.scheduling import MINUTE, NOW, a_job, a_runner, a_snapshot, amounts
 
@@ -29,8 +37,8 @@ def running(name: str, runner: str = "a", **changed: object) -> RunningJob:
 
 
 def chosen(*members: RunningJob, policy: PreemptionPolicy = ON) -> Nomination | None:
-    free = {one.runner_id: NOTHING for one in members}
-    return nominate(URGENT, free=free, running=members, policy=policy, now=NOW)
+    left = {one.runner_id: Left(free=NOTHING) for one in members}
+    return nominate(URGENT, left=left, running=members, policy=policy, now=NOW)
 
 
 @pytest.mark.requirement("PRE-003", "PRE-007")
@@ -116,3 +124,24 @@ def test_a_job_for_which_a_runner_is_being_cleared_stops_nobody_else() -> None:
     )
     policy = SchedulingPolicy(preemption=ON)
     assert plan(world(URGENT, held=(held,)), policy).nominations == ()
+
+
+@pytest.mark.requirement("PRE-007", "DEV-001")
+@pytest.mark.case("SP-029")
+def test_devices_that_stopping_frees_serve_every_request_of_the_urgent_job() -> None:
+    """Whoever holds no device that helps is spared, however much room it takes."""
+    has = Equipment(gpus=tuple(Gpu(id=name) for name in "abc"))
+    one_each = EquipmentRequirement(gpus=(GpuRequirement(), GpuRequirement()))
+    urgent = replace(URGENT, requirements=Requirements(equipment=one_each))
+    members = [
+        running("cheap", since=NOW),
+        running("ab", devices=(DeviceShare(device_id="a"), DeviceShare(device_id="b"))),
+        running("c", since=NOW - 60 * MINUTE, devices=(DeviceShare(device_id="c"),)),
+    ]
+    room = amounts(cpu=99_000, memory_gib=99, disk_gib=99, slots=99)
+    left = {"rnr_a": Left(free=room, equipment=has, held=dict.fromkeys("abc", 1_000))}
+    found = nominate(urgent, left=left, running=members, policy=ON, now=NOW)
+    assert found is not None
+    assert found.victims == ("lse_ab",)
+    free = {"rnr_a": Left(free=room, equipment=has, held={"a": 1_000})}
+    assert nominate(urgent, left=free, running=members, policy=ON, now=NOW) is None

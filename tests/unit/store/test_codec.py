@@ -5,6 +5,7 @@ import json
 import pytest
 
 from forgeyard.errors import Corrupt
+from forgeyard.model.equipment import DeviceRequirement, EquipmentRequirement, GpuRequirement
 from forgeyard.model.job import JobSpec, Step, Timeouts
 from forgeyard.model.units import Millis
 from forgeyard.store import codec
@@ -48,3 +49,11 @@ def test_a_specification_from_before_equipment_wants_none() -> None:
     stored = json.loads(codec.encode(SPEC))
     del stored["requires"]["equipment"], stored["requires"]["agent_version"]
     assert codec.decode(JobSpec, json.dumps(stored)) == SPEC
+
+
+def test_a_job_stored_with_its_one_gpu_still_wants_it() -> None:
+    stored = '{"cpu_features":[],"devices":[{"kind":"phone","count":2}],"gpu":{"count":2}}'
+    wanted = codec.decode(EquipmentRequirement, stored)
+    assert (wanted.gpu, wanted.gpus) == (None, (GpuRequirement(count=2),))
+    assert wanted.devices == (DeviceRequirement(kind="phone", count=2),)
+    assert codec.decode(EquipmentRequirement, codec.encode(wanted)) == wanted

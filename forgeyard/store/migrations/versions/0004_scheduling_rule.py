@@ -152,6 +152,15 @@ def _create_holds() -> None:
         sa.PrimaryKeyConstraint("lease_id", "device_id", name="pk_device_holds"),
     )
     op.create_index("ix_device_holds_runner_id", "device_holds", ["runner_id"])
+    op.create_index(
+        "ux_device_holds_whole",
+        "device_holds",
+        ["runner_id", "device_id"],
+        unique=True,
+        postgresql_where=sa.text("share = 1000"),
+        sqlite_where=sa.text("share = 1000"),
+    )
+    op.add_column("cycle_plan", _text("devices", nullable=True))
     op.create_table(
         "held_room",
         _text("job_id"),
@@ -206,6 +215,8 @@ def downgrade() -> None:
         op.drop_table(table)
     with op.batch_alter_table("attempts") as attempts:
         attempts.drop_column("pool_id")
+    with op.batch_alter_table("cycle_plan") as cycle_plan:
+        cycle_plan.drop_column("devices")
     with op.batch_alter_table("runners") as runners:
         for name in ("pool_wish", "declared_reason", "declared_unhealthy"):
             runners.drop_column(name)
