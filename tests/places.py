@@ -64,7 +64,7 @@ def placeable(rng: Random, job: SchedulingJob) -> SchedulingJob:
     wanted = job.requirements
     if rng.random() < 0.05:
         wanted = replace(wanted, pools=tuple(rng.sample(POOLS, rng.randint(1, 2))))
-    if rng.random() < 0.05:
+    if rng.random() < 0.08:
         wanted = replace(wanted, regions=tuple(rng.sample(REGIONS, rng.randint(1, 2))))
     timeout = rng.choice((SHORT, SHORT, LONG, Millis(LONG * 2)))
     purpose = rng.choice(list(Purpose)) if rng.random() < 0.3 else Purpose.BUILD

@@ -7,7 +7,7 @@ from forgeyard.scheduler.explain import explain
 from forgeyard.scheduler.gates import GateCode, Gates
 from forgeyard.scheduler.place import plan
 from forgeyard.scheduler.scopes import ROOT, Quota, SchedulingScope, Usage
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.snapshot import SchedulingJob
 from forgeyard.scheduler.standing import SchedulingPool
 from tests.scheduling import POLICY, a_job, a_runner, a_snapshot, amounts
 
@@ -79,16 +79,15 @@ def test_a_key_is_free_held_or_taken_by_whoever_passed_before() -> None:
     assert gate.against(with_keys("free")) is not None
 
 
-def in_pool(name: str, pool_id: str, **changed: object) -> SchedulingRunner:
-    return a_runner(name, pool=SchedulingPool(pool_id=pool_id), **changed)
+MAC, LINUX = SchedulingPool(pool_id="mac"), SchedulingPool(pool_id="linux")
 
 
 @pytest.mark.requirement("QUO-006")
 def test_a_full_pool_keeps_a_job_from_its_runners_and_from_no_others() -> None:
     full = a_scope("mac", "pool", quota=Quota(jobs=1), used=Usage(jobs=1))
     runners = [
-        a_runner("a", pool=SchedulingPool(pool_id="mac")),
-        a_runner("b", pool=SchedulingPool(pool_id="linux")),
+        a_runner("a", pool=MAC),
+        a_runner("b", pool=LINUX),
     ]
     seen = a_snapshot([a_job()], runners, scopes={"mac": full})
     (decision,) = plan(seen, POLICY).decisions
@@ -102,7 +101,7 @@ def test_a_full_pool_keeps_a_job_from_its_runners_and_from_no_others() -> None:
 @pytest.mark.requirement("QUO-003", "QUO-004", "QUO-006")
 def test_a_job_that_only_a_full_pool_could_run_is_told_of_its_quota() -> None:
     full = a_scope("mac", "pool", quota=Quota(jobs=1), used=Usage(jobs=1))
-    seen = a_snapshot([a_job()], [in_pool("a", "mac")], scopes={"mac": full})
+    seen = a_snapshot([a_job()], [a_runner("a", pool=MAC)], scopes={"mac": full})
     made = plan(seen, POLICY)
     assert made.decisions == ()
     (diagnosis,) = made.diagnoses
@@ -115,7 +114,7 @@ def test_a_job_that_only_a_full_pool_could_run_is_told_of_its_quota() -> None:
 def test_a_pool_lends_what_its_burst_allows_after_everybody_else_was_served() -> None:
     pool = a_scope("mac", "pool", quota=Quota(jobs=1, burst_percent=100))
     room = amounts(cpu=9_000, memory_gib=90, disk_gib=90, slots=9)
-    runners = [in_pool("a", "mac", total=room)]
+    runners = [a_runner("a", pool=MAC, total=room)]
     jobs = [a_job(str(number)) for number in range(4)]
     made = plan(a_snapshot(jobs, runners, scopes={"mac": pool}), POLICY)
     assert len(made.decisions) == 2

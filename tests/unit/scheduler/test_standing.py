@@ -15,7 +15,7 @@ from forgeyard.scheduler.explain import explain
 from forgeyard.scheduler.place import plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, Sharing, freshness, is_own_pool
-from tests.scheduling import a_job, a_runner, a_snapshot
+from tests.scheduling import a_job, a_runner, a_snapshot, amounts
 
 IOS = SchedulingPool(pool_id="pol_ios", name="ios")
 KEPT = replace(
@@ -197,3 +197,11 @@ def test_a_linux_runner_refuses_what_needs_a_mac_or_apples_tools() -> None:
     phone = Capabilities(platform=Platform.LINUX, labels={"apple": "true", "xcode": "18"})
     xcode = replace(mac, requirements=Requirements(platform=Platform.MACOS, labels={"xcode": "18"}))
     assert not is_eligible(xcode, a_runner(capabilities=phone))
+
+
+@pytest.mark.requirement("RES-021")
+def test_what_an_owner_waits_for_is_not_lent_bit_by_bit() -> None:
+    busy = replace(a_runner(), pool=KEPT, reserved=amounts())
+    large = replace(a_job("2", resources=amounts(cpu=4_000)), project_id="prj_mobile")
+    made = plan(a_snapshot((a_job("1"), large), (busy,)), SchedulingPolicy())
+    assert made.decisions == ()
