@@ -92,7 +92,7 @@ class Census:
         sizes = np.bincount(profile_of, minlength=len(lacks)).tolist()
         for codes, size in zip(lacks, sizes, strict=True):
             tally.update(dict.fromkeys(codes, size))
-        for runner, size in zip(columns.profiles, sizes, strict=True):
+        for runner, size in zip(profiles, sizes, strict=True):
             held = (RejectionCode(it.code.value) for it in passing(job, runner))
             tally.update(dict.fromkeys(held, size))
         tally.update(chain.from_iterable(self._stock.busy(job.requirements.equipment)))
