@@ -75,7 +75,7 @@ def _measure(case: Case) -> Figures:
     gc.collect()
     cold_s, made = _timed(lambda: plan(world, POLICY))
     fast_s = min(_timed(lambda: plan(world, POLICY))[0] for _ in range(case.rounds))
-    board_s, _ = _timed(lambda: Board(world.runners, POLICY))
+    board_s, _ = _timed(lambda: Board(world, POLICY))
     slice_s, naive = _timed(
         NaivePlanner(snapshot=world, policy=replace(POLICY, batch=case.naive)).run
     )

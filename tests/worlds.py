@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -23,10 +23,15 @@ from forgeyard.model.capability import (
     ToolchainRequirement,
     TrustClass,
 )
+from forgeyard.model.holdings import NOTHING_HELD, Holdings, bloom_of
 from forgeyard.model.job import Priority
-from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
+from forgeyard.model.location import Location, ReliabilityClass
+from forgeyard.model.policy import AvoidancePolicy, SchedulingPolicy, ScoreWeights
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.wishes import Distinct, Domain, SpotWish, Spread, Wishes
+from forgeyard.scheduler.bounds import Bound
+from forgeyard.scheduler.score import TERMS
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.equipment import naive_codes, naive_version, some_equipment, some_wishes
 from tests.scheduling import MINUTE, NOW
@@ -41,6 +46,9 @@ RANGES = (">=1.10", "<2.5", "==2.*", ">=1.2,<3", "!=2.0")
 AGENTS = ("0.1", "0.2", "")
 DIGESTS = ("sha256:a", "sha256:b")
 TOOLS = ("python", "xcode")
+OBJECTS = tuple(f"sha256:{name}" for name in "abcdef")
+SOFT_SPOT = (SpotWish.ALLOWED, SpotWish.PREFERRED, SpotWish.AVOIDED)
+CLOSURES = ("npm-1", "npm-2", "pip-1")
 
 
 def rarely(rng: Random, values: Sequence[T]) -> T | None:
@@ -113,6 +121,8 @@ def some_capabilities(rng: Random) -> Capabilities:
         labels={"zone": rng.choice("ab")} if rng.random() < 0.6 else {},
         agent_version=rng.choice(AGENTS),
         equipment=some_equipment(rng),
+        reliability=rng.choice(list(ReliabilityClass)),
+        cost_micros_per_hour=rng.choice((None, 0, 100_000, 250_000, 900_000)),
     )
 
 
@@ -127,7 +137,29 @@ def some_job(rng: Random, place: int) -> SchedulingJob:
         priority=rng.choice(list(Priority)),
         eligible_at=NOW - rng.randint(0, 600) * MINUTE,
         refused_by={"rnr_0": "draining"} if rng.random() < 0.2 else {},
+        spot=mostly(rng, rng.choice(SOFT_SPOT), [SpotWish.FORBIDDEN]),
+        inputs=tuple((name, rng.choice((0, 40, 900))) for name in OBJECTS if rng.random() < 0.2),
+        closures=tuple(name for name in CLOSURES if rng.random() < 0.2),
+        home=f"rnr_{rng.randint(0, 9)}" if rng.random() < 0.3 else None,
+        losses=tuple(f"rnr_{rng.randint(0, 9)}" for _ in range(rng.choice((0, 0, 0, 1, 2, 3)))),
+        wishes=some_ties(rng),
     )
+
+
+def some_ties(rng: Random) -> Wishes:
+    """Make what a job wants in view of the jobs of its run."""
+    chance = rng.random()
+    if chance < 0.3:
+        spread = Spread(
+            group=rng.choice("st"),
+            over=rng.choice(list(Domain)),
+            required=rng.random() < 0.2,
+        )
+        return Wishes(spread=spread)
+    names = [f"job-{rng.randint(0, 9)}" for _ in range(rng.randint(1, 2))]
+    if chance < 0.36:
+        return Wishes(distinct=(Distinct(jobs=tuple(names), by=rng.choice(list(Domain))),))
+    return Wishes(beside=names[0]) if chance < 0.38 else Wishes()
 
 
 def some_runner(rng: Random, place: int) -> SchedulingRunner:
@@ -144,6 +176,33 @@ def some_runner(rng: Random, place: int) -> SchedulingRunner:
         headroom=some_crumbs(rng),
         reserved=some_crumbs(rng),
         pressure=rng.choice(list(ResourcePressure)),
+        degraded=rng.random() < 0.1,
+        location=some_location(rng),
+        holdings=some_holdings(rng),
+        penalty=rng.choice((0, 0, 0, 500, 1_000, 4_000)),
+        penalty_at=NOW - rng.randint(0, 90) * MINUTE,
+        owner_id=rng.choice((None, None, "tnt_default", "prj_default", "tnt_other")),
+    )
+
+
+def some_location(rng: Random) -> Location:
+    """Make where a runner is; parts of it are often unknown."""
+    return Location(
+        host=rng.choice(("h1", "h2", "h3", "h4", None)),
+        site=rng.choice(("s1", "s2", None)),
+        region=rng.choice(("r1", "r2", None)),
+    )
+
+
+def some_holdings(rng: Random) -> Holdings:
+    """Make what a runner says that it has."""
+    if rng.random() < 0.3:
+        return NOTHING_HELD
+    named = {name: 1 for name in OBJECTS if rng.random() < 0.4}
+    return Holdings(
+        objects=named,
+        closures=tuple(name for name in CLOSURES if rng.random() < 0.4),
+        others=bloom_of(name for name in OBJECTS if rng.random() < 0.2),
     )
 
 
@@ -162,7 +221,21 @@ def a_world(seed: int) -> Snapshot:
         jobs=tuple(queue),
         runners=tuple(some_runner(rng, place) for place in range(rng.randint(0, 8))),
         waiting=len(queue),
+        **some_surroundings(rng),
     )
+
+
+def some_surroundings(rng: Random) -> dict[str, Any]:
+    """Make what a snapshot knows beside jobs and runners: where other jobs are, and the storage."""
+    shards = {
+        f"run_1/{group}": {f"rnr_{rng.randint(0, 9)}": rng.randint(1, 3) for _ in range(3)}
+        for group in "st"
+    }
+    return {
+        "named": {f"run_1/job-{place}": f"rnr_{rng.randint(0, 9)}" for place in range(0, 10, 2)},
+        "shards": shards if rng.random() < 0.5 else {},
+        "storage": some_location(rng),
+    }
 
 
 def a_policy(seed: int) -> SchedulingPolicy:
@@ -171,8 +244,25 @@ def a_policy(seed: int) -> SchedulingPolicy:
     return SchedulingPolicy(
         batch=rng.randint(1, 12),
         candidates=rng.randint(0, 3),
-        weights=ScoreWeights(headroom=rng.randint(0, 3), load=rng.randint(0, 3)),
+        weights=some_weights(rng),
+        score_at_most=rng.choice((0, 0, 0, 0, 2, 4)),
+        locality_bytes=rng.choice((1, 100, 1_000)),
+        avoid_after=AvoidancePolicy(
+            runner=rng.randint(0, 2),
+            host=rng.randint(0, 2),
+            site=rng.randint(0, 3),
+            region=rng.randint(0, 3),
+        ),
     )
+
+
+def some_weights(rng: Random) -> ScoreWeights:
+    """Weigh some terms, others not at all, and one above all."""
+    drawn = {name: rng.randint(1, 9) if rng.random() < 0.7 else 0 for name in TERMS}
+    drawn["packing"] = drawn["packing"] if rng.random() < 0.3 else 0
+    drawn[rng.choice(TERMS)] = 40
+    factors = {"interactive_factor": rng.randint(1, 3), "batch_factor": rng.randint(1, 3)}
+    return ScoreWeights(**drawn, **factors)
 
 
 seeds = st.integers(0, 2**32)
@@ -183,6 +273,8 @@ policies = st.builds(a_policy, seeds)
 def naive_match(job: SchedulingJob, runner: SchedulingRunner, free: Resources) -> bool:
     """Judge a pairing from the description of the rules alone."""
     if runner.state != "online" or runner.session_id is None or runner.suspect:
+        return False
+    if not all(naive_bound(bound, runner) for bound in job.bounds):
         return False
     return runner.runner_id not in job.refused_by and (
         naive_fit(job.resources, free) and naive_capable(job, runner)
@@ -207,10 +299,25 @@ def naive_capable(job: SchedulingJob, runner: SchedulingRunner) -> bool:
         checks.append(label in have.labels and have.labels[label] == want.labels[label])
     if want.agent_version is not None:
         checks.append(naive_version(have.agent_version or None, want.agent_version))
+    checks.append(job.spot != "forbidden" or have.reliability != "preemptible")
     checks.append(not naive_codes(want.equipment, have.equipment))
     for tool in want.toolchains:
         checks.append(any(naive_tool(tool, offer) for offer in have.toolchains))
     return all(checks)
+
+
+def naive_bound(bound: Bound, runner: SchedulingRunner) -> bool:
+    """Judge where a runner is in view of other jobs."""
+    where = {
+        "runner": runner.runner_id,
+        "host": runner.location.host,
+        "site": runner.location.site,
+        "region": runner.location.region,
+        "trust": runner.trust,
+    }[bound.domain]
+    if where is None:
+        return False
+    return (where in bound.taken) == (bound.kind == "beside")
 
 
 def naive_tool(want: ToolchainRequirement, have: Toolchain) -> bool:

@@ -1,13 +1,14 @@
 """The room that is left while a cycle places its jobs, and the score of every fitting pair.
 
-Jobs that want the same things share a row of scores. A placement changes one runner; a row catches
-up with the runners that changed since it was last asked, and a row without a fit is dead, for room
-only shrinks.
+Jobs that want the same things share a row of scores. A placement changes one runner; before a row
+is asked again it judges every runner anew that changed meanwhile, so scores may fall or rise. A row
+without a fit is dead, for room only shrinks.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -15,23 +16,28 @@ import numpy.typing as npt
 from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
-from forgeyard.scheduler.score import BEST, hash64
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.columns import Columns, Mask, Numbers, Places, fits
+from forgeyard.scheduler.scene import BEST, Scene
+from forgeyard.scheduler.score import hash64, total_weight
+from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+from forgeyard.scheduler.terms import KindTerms, Terms
 
-Scores = npt.NDArray[np.int16]
-NONE = -1
-"""The score of a runner that cannot take the job; weights are not negative, nor is any score."""
+Scores = npt.NDArray[np.int32]
+Ranked = Iterator[tuple[int, int]]
+"""Places and what they score, best first."""
+NONE = -(2**30)
+"""The score of a runner that cannot take the job: whatever is added, it stays below zero."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """What one kind of job scores at every place."""
+    """What one kind of job scores at every place, without what each job has of its own."""
 
     kind: int
     requirements: Requirements
     """Kept so that its identity stays its own."""
     wanted: list[int]
+    terms: KindTerms
     scores: Scores
     fitting: int
     seen: int
@@ -41,12 +47,14 @@ class _Row:
 class Board:
     """Ranks runners for one job after another and keeps account of what they have left."""
 
-    def __init__(self, runners: Iterable[SchedulingRunner], policy: SchedulingPolicy) -> None:
-        self.columns = Columns(runners)
+    def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
+        self.scene = Scene(snapshot, policy)
+        self.columns = Columns(snapshot.runners)
+        self._terms = Terms(self.columns, self.scene)
         self._policy = policy
         self._changed: list[int] = []
         self._rows: dict[object, _Row] = {}
-        self._known: dict[tuple[int, Resources], _Row] = {}
+        self._known: dict[object, _Row] = {}
 
     def free(self) -> Mapping[str, Resources]:
         """Tell what every runner has left."""
@@ -54,31 +62,73 @@ class Board:
 
     def place(self, job: SchedulingJob) -> tuple[tuple[str, int], ...]:
         """Give a job room on the best runner there is; tell who else may take it, best first."""
-        ranked = self._ranked(job, 1 + self._policy.candidates)
+        # One who is bound to others is placed where it was judged, or not at all.
+        length = 1 if job.bounds else 1 + self._policy.candidates
+        ranked = list(islice(next(self._ranked(job), iter(())), length))
         if ranked:
             winner, _ = ranked[0]
             self.columns.take(winner, job.resources)
             self._changed.append(winner)
-        return self._named(ranked)
+            self.scene.kin.place(job, self.columns.runners[winner].runner_id)
+            self._terms.place(job, winner)
+        return self._named(job, ranked)
 
     def ranking(self, job: SchedulingJob, length: int) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        return self._named(self._ranked(job, length))
+        ranked = (one for group in self._ranked(job) for one in group)
+        return self._named(job, islice(ranked, length))
 
-    def _named(self, ranked: Iterable[tuple[int, int]]) -> tuple[tuple[str, int], ...]:
-        runners = self.columns.runners
-        return tuple((runners[place].runner_id, points) for place, points in ranked)
+    def _named(
+        self, job: SchedulingJob, ranked: Iterable[tuple[int, int]]
+    ) -> tuple[tuple[str, int], ...]:
+        runners, whole = self.columns.runners, total_weight(self.scene.weights(job))
+        return tuple((runners[place].runner_id, points // whole) for place, points in ranked)
 
-    def _ranked(self, job: SchedulingJob, length: int) -> list[tuple[int, int]]:
+    def _ranked(self, job: SchedulingJob) -> Iterator[Ranked]:
+        """Rank group by group: far from its losses before near, and compared before passed over."""
         row = self._row(job)
         self._catch_up(row)
         if not row.fitting:
-            return []
+            return
         scores = row.scores.copy()
+        self._bar(scores, job)
+        start = bisect_left(self.columns.hashes, hash64(job.job_id))
+        near = self._terms.nearness(job)
+        for level in (0,) if near is None else np.unique(near).tolist():
+            group = scores if near is None else np.where(near == level, scores, NONE)
+            if not (group >= 0).any():
+                continue
+            if self._policy.score_at_most:
+                yield from self._compared(job, row, group, start)
+            else:
+                yield _best_first(self._with_own(job, group), start)
+
+    def _bar(self, scores: Scores, job: SchedulingJob) -> None:
+        """Take out whoever refused the job or is not where it must be."""
         if job.refused_by:
             places = self.columns.place_of
             scores[[places[name] for name in job.refused_by if name in places]] = NONE
-        return _best_first(scores, bisect_left(self.columns.hashes, hash64(job.job_id)), length)
+        for bound in job.bounds:
+            scores[self.columns.breaking(bound)] = NONE
+
+    def _with_own(self, job: SchedulingJob, scores: Scores) -> Scores:
+        for own in self._terms.own(job, slice(None)):
+            scores += own.astype(np.int32)
+        return scores
+
+    def _compared(
+        self, job: SchedulingJob, row: _Row, able: Scores, start: int
+    ) -> Iterator[Ranked]:
+        """Score the first able runners of the ring from the job's own place on; then the rest."""
+        places = np.flatnonzero(able >= 0)
+        turned = np.roll(places, -int(np.searchsorted(places, start)))
+        most = self._policy.score_at_most
+        for some in (turned[:most], turned[most:]):
+            scores = self._scores(row.wanted, row.terms, some)
+            for own in self._terms.own(job, some):
+                scores += own.astype(np.int32)
+            order = np.lexsort((np.arange(len(some)), -scores))
+            yield zip(some[order].tolist(), scores[order].tolist(), strict=True)
 
     def kind_of(self, job: SchedulingJob) -> int:
         """Number the kinds of job: those of one kind want the same things."""
@@ -86,7 +136,7 @@ class Board:
 
     def _row(self, job: SchedulingJob) -> _Row:
         """Find the row of a job's kind; jobs often share the very object of their requirements."""
-        known = (id(job.requirements), job.resources)
+        known = (id(job.requirements), job.resources, job.scheduling_class, job.spot)
         row = self._known.get(known)
         if row is not None:
             return row
@@ -101,13 +151,16 @@ class Board:
     def _new_row(self, job: SchedulingJob) -> _Row:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
         able = columns.takes_work & columns.satisfying(job.requirements)
+        able &= columns.suiting(job.spot)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
-        scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
-        scores[places] = self._scores(wanted, places)
+        scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int32)
+        terms = self._terms.of_kind(job)
+        scores[places] = self._judged(wanted, terms, places)
         return _Row(
             kind=len(self._rows),
             requirements=job.requirements,
             wanted=wanted,
+            terms=terms,
             scores=scores,
             fitting=len(places),
             seen=len(self._changed),
@@ -118,16 +171,23 @@ class Board:
         if row.fitting and row.seen < len(self._changed):
             changed = np.array(list(set(self._changed[row.seen :])), dtype=np.intp)
             places = changed[row.scores[changed] != NONE]
-            scores = self._scores(row.wanted, places)
+            scores = self._judged(row.wanted, row.terms, places)
             row.scores[places] = scores
             row.fitting -= int((scores == NONE).sum())
         row.seen = len(self._changed)
 
-    def _scores(self, wanted: list[int], places: Places) -> Scores:
+    def _judged(self, wanted: list[int], terms: KindTerms, places: Places) -> Scores:
+        """Score runners, or where only some are compared just tell which still fit."""
+        if not self._policy.score_at_most:
+            return self._scores(wanted, terms, places)
+        some = fits(wanted, self.columns.free[:, places])
+        return np.where(some, 0, NONE).astype(np.int32)
+
+    def _scores(self, wanted: list[int], terms: KindTerms, places: Places) -> Scores:
         """Say `score.score` of many runners at once; the oracle's tests hold the two together."""
         room, free = self.columns.room, self.columns.free
         shares: list[Numbers] = []
-        short = np.zeros(len(places), dtype=np.bool_)
+        short: Mask = np.zeros(len(places), dtype=np.bool_)
         for offered, whole, amount in zip(free, room, wanted, strict=True):
             left = offered[places] - amount
             short |= left < 0
@@ -135,11 +195,13 @@ class Board:
         cpu, memory, disk, slots = shares
         headroom = np.minimum(np.minimum(cpu, memory), disk)
         load = slots // self.columns.divisor[places]
-        weights = self._policy.weights
-        weight = weights.headroom + weights.load
-        weighed = (weights.headroom * headroom + weights.load * load) // max(weight, 1)
+        weights = terms.weights
+        weighed = self._terms.lasting(terms, places)
+        weighed += (weights.headroom * headroom + weights.load * load).astype(np.int64)
+        if weights.packing:
+            weighed += (weights.packing * (BEST - headroom)).astype(np.int64)
         weighed[short] = NONE
-        scores: Scores = weighed.astype(np.int16)
+        scores: Scores = weighed.astype(np.int32)
         return scores
 
 
@@ -156,6 +218,8 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.agent_version,
         wanted.equipment,
         job.resources,
+        job.scheduling_class,
+        job.spot,
     )
 
 
@@ -167,20 +231,18 @@ def _share(left: Numbers, whole: Numbers) -> Numbers:
     return share
 
 
-def _best_first(scores: Scores, start: int, length: int) -> list[tuple[int, int]]:
+def _best_first(scores: Scores, start: int) -> Ranked:
     """Take the best places one by one; among equals the first from `start` on, round the ring.
 
     Places are ordered by hash, so that is the smallest `(H(runner) - H(job)) mod 2^64`.
     """
-    ranked: list[tuple[int, int]] = []
-    while len(ranked) < length:
+    while True:
         place = int(scores[start:].argmax()) + start if start < len(scores) else 0
         if start:
             before = int(scores[:start].argmax())
             place = before if scores[before] > scores[place] else place
         points = int(scores[place])
-        if points == NONE:
-            break
-        ranked.append((place, points))
+        if points < 0:
+            return
+        yield place, points
         scores[place] = NONE
-    return ranked

@@ -19,7 +19,13 @@ from forgeyard.scheduler.diagnose import (
     never,
     not_now,
 )
-from forgeyard.scheduler.eligibility import RejectionCode, own_absences, rejections
+from forgeyard.scheduler.eligibility import (
+    BOUND,
+    BY_BOUND,
+    RejectionCode,
+    own_absences,
+    rejections,
+)
 from forgeyard.scheduler.snapshot import SchedulingJob
 from forgeyard.scheduler.words import DIMENSIONS
 
@@ -46,13 +52,13 @@ class Census:
         """Find the nearest way to a runner and say what stands in it."""
         columns = self._columns
         able = columns.satisfying(job.requirements)
-        able &= fits(columns.wanted(job.resources), columns.room)
+        able &= columns.suiting(job.spot) & fits(columns.wanted(job.resources), columns.room)
         return self._not_now(job, able) if able.any() else self._never(job)
 
     def _not_now(self, job: SchedulingJob, able: Mask) -> Diagnosis:
         """Count what the runners that could do it are doing instead."""
-        obstacles = self._obstacle
-        refusing = [place for place in self._refusing(job) if obstacles[place] == STAGES[FULL]]
+        obstacles = self._bound(job)
+        refusing = [place for place in self._refusing(job) if self._obstacle[place] == STAGES[FULL]]
         if refusing:
             obstacles = obstacles.copy()
             obstacles[refusing] = STAGES[RejectionCode.RECENTLY_REFUSED]
@@ -64,12 +70,23 @@ class Census:
             registered=len(able),
         )
 
+    def _bound(self, job: SchedulingJob) -> Places:
+        """Add to what keeps each runner the first bound that it would break."""
+        obstacles = self._obstacle
+        for bound in job.bounds:
+            breaking = self._columns.breaking(bound) & (obstacles == STAGES[FULL])
+            obstacles = np.where(breaking, STAGES[BY_BOUND[bound.kind]], obstacles)
+        return obstacles
+
     def _never(self, job: SchedulingJob) -> Diagnosis:
         """Find the nearest runner of each way to miss, and count every reason."""
         columns = self._columns
         lacks = [self._lacks(job, profile) for profile in range(len(columns.profiles))]
         short = ~_enough(columns.wanted(job.resources), columns.room)
         tally = self._absent + Counter({RejectionCode.RECENTLY_REFUSED: len(self._refusing(job))})
+        for code in BOUND:
+            masks = [columns.breaking(it) for it in job.bounds if BY_BOUND[it.kind] is code]
+            tally[code] += int(np.any(masks, axis=0).sum()) if masks else 0
         sizes = np.bincount(columns.profile_of, minlength=len(lacks)).tolist()
         for codes, size in zip(lacks, sizes, strict=True):
             tally.update(dict.fromkeys(codes, size))

@@ -16,7 +16,9 @@ import numpy.typing as npt
 from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.eligibility import satisfies, takes_work
+from forgeyard.model.wishes import Domain, SpotWish
+from forgeyard.scheduler.bounds import Bound, BoundKind, place_in
+from forgeyard.scheduler.eligibility import satisfies, suits_spot, takes_work
 from forgeyard.scheduler.score import hash64
 from forgeyard.scheduler.snapshot import SchedulingRunner
 from forgeyard.scheduler.words import DIMENSIONS
@@ -50,6 +52,7 @@ class Columns:
             [1 + (runner.pressure is ResourcePressure.CPU) for runner in self.runners],
             dtype=np.int64,
         )
+        self._domains: dict[Domain, tuple[Places, dict[str, int]]] = {}
         self.room, self.free = _room_and_free(self.runners)
         """What jobs may ever hold and what is left of it; a row for each dimension."""
 
@@ -81,6 +84,33 @@ class Columns:
         looks = [satisfies(requirements, it.capabilities, it.trust) for it in self.profiles]
         met: Mask = np.array(looks, dtype=np.bool_)[self.profile_of]
         return met
+
+    def suiting(self, wish: SpotWish) -> Mask:
+        """Tell which machines may be of their class."""
+        looks = [suits_spot(wish, it.capabilities) for it in self.profiles]
+        met: Mask = np.array(looks, dtype=np.bool_)[self.profile_of]
+        return met
+
+    def domain(self, domain: Domain) -> tuple[Places, dict[str, int]]:
+        """Number the places of a domain; a runner whose place is not known has number 0."""
+        if domain not in self._domains:
+            numbers: dict[str, int] = {}
+            codes = [
+                0 if place is None else numbers.setdefault(place, len(numbers) + 1)
+                for place in (place_in(domain, runner) for runner in self.runners)
+            ]
+            self._domains[domain] = np.array(codes, dtype=np.intp), numbers
+        return self._domains[domain]
+
+    def breaking(self, bound: Bound) -> Mask:
+        """Tell which runners are not where a bound wants the job."""
+        codes, numbers = self.domain(bound.domain)
+        taken = np.zeros(len(numbers) + 1, dtype=np.bool_)
+        taken[[numbers[place] for place in bound.taken if place in numbers]] = True
+        if bound.kind is BoundKind.BESIDE:
+            return np.logical_not(taken[codes])
+        taken[0] = True
+        return taken[codes]
 
     def take(self, place: int, resources: Resources) -> None:
         """Give some of a runner's room away."""
@@ -171,4 +201,5 @@ def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
         runner.trust,
         offered.agent_version,
         offered.equipment,
+        offered.reliability,
     )

@@ -12,6 +12,7 @@ from enum import StrEnum
 from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.eligibility import (
+    BOUND,
     Rejection,
     RejectionCode,
     absences,
@@ -33,6 +34,7 @@ class DiagnosticCode(StrEnum):
     NO_MATCHING_ARCHITECTURE = "NO_MATCHING_ARCHITECTURE"
     NO_MATCHING_OS_VERSION = "NO_MATCHING_OS_VERSION"
     TRUST_MISMATCH = "TRUST_MISMATCH"
+    SPOT_FORBIDDEN = "SPOT_FORBIDDEN"
     MISSING_LABEL = "MISSING_LABEL"
     MISSING_TOOLCHAIN = "MISSING_TOOLCHAIN"
     NO_MATCHING_AGENT_VERSION = "NO_MATCHING_AGENT_VERSION"
@@ -50,6 +52,7 @@ class DiagnosticCode(StrEnum):
     NO_CAPACITY_NOW = "NO_CAPACITY_NOW"
     RUNNERS_UNAVAILABLE = "RUNNERS_UNAVAILABLE"
     RECENTLY_REFUSED = "RECENTLY_REFUSED"
+    BOUND_TO_OTHERS = "BOUND_TO_OTHERS"
     QUEUE_PAUSED = "QUEUE_PAUSED"
     QUOTA_BLOCKED = "QUOTA_BLOCKED"
     KEY_HELD = "KEY_HELD"
@@ -79,6 +82,7 @@ _CODES = {
     RejectionCode.OS_VERSION_MISMATCH: DiagnosticCode.NO_MATCHING_OS_VERSION,
     RejectionCode.OS_VERSION_UNKNOWN: DiagnosticCode.NO_MATCHING_OS_VERSION,
     RejectionCode.TRUST_MISMATCH: DiagnosticCode.TRUST_MISMATCH,
+    RejectionCode.SPOT_FORBIDDEN: DiagnosticCode.SPOT_FORBIDDEN,
     RejectionCode.MISSING_LABEL: DiagnosticCode.MISSING_LABEL,
     RejectionCode.MISSING_TOOLCHAIN: DiagnosticCode.MISSING_TOOLCHAIN,
     RejectionCode.TOOLCHAIN_VERSION: DiagnosticCode.MISSING_TOOLCHAIN,
@@ -102,10 +106,23 @@ _DOING = {
     RejectionCode.UNHEALTHY: ("is unhealthy", "are unhealthy"),
     RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
     RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
+    RejectionCode.NOT_APART: (
+        "is not known to be apart from a job that it must be apart from",
+        "are not known to be apart from a job that it must be apart from",
+    ),
+    RejectionCode.NOT_SPREAD: (
+        "is not known to be free of other shards",
+        "are not known to be free of other shards",
+    ),
+    RejectionCode.NOT_BESIDE: (
+        "is not where the job is that it must be beside",
+        "are not where the job is that it must be beside",
+    ),
 }
 _AWAITED = {
     DiagnosticCode.NO_CAPACITY_NOW: "room",
     DiagnosticCode.RECENTLY_REFUSED: "a runner to ask again",
+    DiagnosticCode.BOUND_TO_OTHERS: "a place that suits its other jobs",
     DiagnosticCode.RUNNERS_UNAVAILABLE: "a runner",
 }
 STAGES = {code: stage for stage, code in enumerate(RejectionCode)}
@@ -306,6 +323,8 @@ def not_now(
         code = DiagnosticCode.NO_CAPACITY_NOW
     elif RejectionCode.RECENTLY_REFUSED in groups:
         code = DiagnosticCode.RECENTLY_REFUSED
+    elif BOUND & groups.keys():
+        code = DiagnosticCode.BOUND_TO_OTHERS
     else:
         code = DiagnosticCode.RUNNERS_UNAVAILABLE
     return Diagnosis(

@@ -18,8 +18,11 @@ from forgeyard.model.capability import (
     in_range,
 )
 from forgeyard.model.gaps import Aspect, gaps, has_gaps
+from forgeyard.model.location import ReliabilityClass
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
+from forgeyard.model.wishes import SpotWish
+from forgeyard.scheduler.bounds import BoundKind
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.words import amount_of, amount_text, tool_text, wanted_tool
 
@@ -33,6 +36,9 @@ class RejectionCode(StrEnum):
     UNHEALTHY = "unhealthy"
     SUSPECT = "suspect"
     RECENTLY_REFUSED = "recently_refused"
+    NOT_APART = "not_apart"
+    NOT_SPREAD = "not_spread"
+    NOT_BESIDE = "not_beside"
     PLATFORM_MISMATCH = "platform_mismatch"
     PLATFORM_UNKNOWN = "platform_unknown"
     ARCHITECTURE_MISMATCH = "architecture_mismatch"
@@ -42,6 +48,7 @@ class RejectionCode(StrEnum):
     AGENT_VERSION_MISMATCH = "agent_version_mismatch"
     AGENT_VERSION_UNKNOWN = "agent_version_unknown"
     TRUST_MISMATCH = "trust_mismatch"
+    SPOT_FORBIDDEN = "spot_forbidden"
     MISSING_LABEL = "missing_label"
     MISSING_TOOLCHAIN = "missing_toolchain"
     TOOLCHAIN_VERSION = "toolchain_version"
@@ -93,7 +100,14 @@ _STATES = {
 _OS_VERSION = (RejectionCode.OS_VERSION_MISMATCH, RejectionCode.OS_VERSION_UNKNOWN)
 _AGENT_VERSION = (RejectionCode.AGENT_VERSION_MISMATCH, RejectionCode.AGENT_VERSION_UNKNOWN)
 BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
-PASSING = BUSY | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
+BY_BOUND = {
+    BoundKind.APART: RejectionCode.NOT_APART,
+    BoundKind.SPREAD: RejectionCode.NOT_SPREAD,
+    BoundKind.BESIDE: RejectionCode.NOT_BESIDE,
+}
+BOUND = frozenset(BY_BOUND.values())
+"""Reasons that lie in where other jobs are."""
+PASSING = BUSY | BOUND | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
 """Reasons that pass with time; all others last until the runner or the job changes."""
 
 
@@ -117,8 +131,10 @@ class Rejection:
             return f"needs {self.wanted}, has {self.offered} free now"
         if self.code is RejectionCode.RECENTLY_REFUSED:
             return f"turned this job down a moment ago: {self.offered}"
-        if self.code in PASSING:
+        if self.code in PASSING - BOUND:
             return f"is {self.offered}"
+        if self.code in BOUND:
+            return f"needs {self.wanted}, is {self.offered}"
         return f"needs {self.wanted}, has {self.offered}"
 
 
@@ -133,6 +149,7 @@ def rejections(
         *absences(job, runner),
         *_capability_reasons(job.requirements, runner.capabilities),
         *_trust_reasons(job.requirements.trust, runner.trust),
+        *_spot_reasons(job, runner),
         *_label_reasons(job.requirements, runner.capabilities),
         *_toolchain_reasons(job.requirements, runner.capabilities),
         *_equipment_reasons(job.requirements, runner.capabilities),
@@ -147,6 +164,7 @@ def is_eligible(
     return (
         takes_work(runner)
         and runner.runner_id not in job.refused_by
+        and all(bound.is_kept(runner) for bound in job.bounds)
         and job.resources.fits_in(runner.free if free is None else free)
         and can_ever_run(job, runner)
     )
@@ -161,9 +179,16 @@ def takes_work(runner: SchedulingRunner) -> bool:
 
 def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Tell whether only passing reasons can stand against this pairing."""
-    return satisfies(job.requirements, runner.capabilities, runner.trust) and job.resources.fits_in(
-        runner.allocatable
+    return (
+        satisfies(job.requirements, runner.capabilities, runner.trust)
+        and suits_spot(job.spot, runner.capabilities)
+        and job.resources.fits_in(runner.allocatable)
     )
+
+
+def suits_spot(wish: SpotWish, offered: Capabilities) -> bool:
+    """Tell whether a machine may be of its class (SPT-002)."""
+    return wish is not SpotWish.FORBIDDEN or offered.reliability is not ReliabilityClass.PREEMPTIBLE
 
 
 def satisfies(wanted: Requirements, offered: Capabilities, trust: TrustClass) -> bool:
@@ -197,6 +222,11 @@ def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection
             wanted="a runner that has not refused it lately",
             offered=job.refused_by[runner.runner_id],
         )
+    for bound in job.bounds:
+        if not bound.is_kept(runner):
+            yield Rejection(
+                code=BY_BOUND[bound.kind], wanted=bound.wanted, offered=bound.offered(runner)
+            )
 
 
 def own_absences(runner: SchedulingRunner) -> Iterator[Rejection]:
@@ -274,6 +304,15 @@ def _trust_reasons(wanted: TrustClass | None, offered: TrustClass) -> Iterator[R
             code=RejectionCode.TRUST_MISMATCH,
             wanted=f"trust {names}",
             offered=f"trust {offered}",
+        )
+
+
+def _spot_reasons(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    if not suits_spot(job.spot, runner.capabilities):
+        yield Rejection(
+            code=RejectionCode.SPOT_FORBIDDEN,
+            wanted="a machine that stays",
+            offered="one that may be taken away at any time",
         )
 
 

@@ -11,6 +11,7 @@ from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Millis, Resources, Rounding
+from forgeyard.scheduler.avoidance import avoided_text, nearness_to_losses
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.diagnose import (
     Diagnosis,
@@ -26,6 +27,7 @@ from forgeyard.scheduler.diagnose import (
 from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.order import effective_priority
 from forgeyard.scheduler.place import Cycle
+from forgeyard.scheduler.scene import Scene
 from forgeyard.scheduler.score import PlacementScore, score
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
@@ -63,6 +65,8 @@ class RunnerVerdict:
     state: RunnerState
     rank: int | None
     score: PlacementScore | None
+    avoided: str | None
+    """Why it comes after all others whatever its score."""
     rejections: tuple[Reason, ...]
     free: Resources
     """What jobs placed earlier in the cycle leave."""
@@ -103,10 +107,11 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
+    job = cycle.board.scene.kin.bind(job)
     gate = cycle.gates.against(job)
     free = cycle.board.free()
     pairs = pairings(job, snapshot.runners, free)
-    verdicts = _verdicts(job, pairs, cycle.board, policy)
+    verdicts = _verdicts(job, pairs, cycle.board)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
     diagnosis = None if eligible else diagnose(job, snapshot.runners, free)
     if gate is not None:
@@ -160,20 +165,28 @@ def _sentence(
     goes = f"Goes to {eligible[0].name} in the next cycle"
     if len(eligible) == 1:
         return f"{goes}: no other runner can take it now."
-    best, second = (verdict.score.total for verdict in eligible[:2] if verdict.score)
-    if best == second:
-        return f"{goes}: it scores {best}, like {eligible[1].name}, and wins the stable tie-break."
-    return f"{goes}: it scores {best}, the best of {len(eligible)} runners that can take it now."
+    if eligible[0].avoided:
+        return f"{goes}, although it is {eligible[0].avoided}: no other runner can take it now."
+    rivals = [verdict for verdict in eligible if not verdict.avoided]
+    passed_by = len(eligible) - len(rivals)
+    after = f"; {passed_by} more avoided" if passed_by else ""
+    compared = min(len(rivals), policy.score_at_most or len(rivals))
+    best, *others = (verdict.score for verdict in rivals if verdict.score)
+    if others and best.weighed == others[0].weighed:
+        tied = f"it scores {best.total}, like {rivals[1].name}"
+        return f"{goes}: {tied}, and wins the stable tie-break{after}."
+    now = "that can take it now" if compared == len(rivals) else "that were compared"
+    return f"{goes}: it scores {best.total}, the best of {compared} runners {now}{after}."
 
 
 def _verdicts(
-    job: SchedulingJob, pairs: Sequence[Pairing], board: Board, policy: SchedulingPolicy
+    job: SchedulingJob, pairs: Sequence[Pairing], board: Board
 ) -> tuple[RunnerVerdict, ...]:
     free = board.free()
     ranking = board.ranking(job, len(pairs))
     ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
     verdicts = (
-        _verdict(job, pair, free[name], rank=ranks.get(name), policy=policy)
+        _verdict(job, pair, free[name], rank=ranks.get(name), scene=board.scene)
         for pair in pairs
         for name in (pair.runner.runner_id,)
     )
@@ -188,7 +201,7 @@ def _verdict(
     free: Resources,
     *,
     rank: int | None,
-    policy: SchedulingPolicy,
+    scene: Scene,
 ) -> RunnerVerdict:
     runner = pair.runner
     fits = rank is not None
@@ -197,7 +210,8 @@ def _verdict(
         name=runner.name,
         state=runner.state,
         rank=rank,
-        score=score(job.resources, runner, free, policy.weights) if fits else None,
+        score=score(job, runner, free, scene) if fits else None,
+        avoided=avoided_text(nearness_to_losses(job, runner, scene)),
         rejections=tuple(
             Reason(
                 code=rejection.code,

@@ -66,7 +66,7 @@ class Cycle:
     """What one cycle has decided so far, job by job; explanations replay it."""
 
     def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
-        self.board = Board(snapshot.runners, policy)
+        self.board = Board(snapshot, policy)
         self.queue = FairQueue(snapshot, policy)
         self.gates = Gates(snapshot.scopes, snapshot.keys)
         self.decisions: list[Decision] = []
@@ -81,6 +81,7 @@ class Cycle:
 
     def consider(self, job: SchedulingJob) -> None:
         """Place a job whose turn it is, or note what keeps it."""
+        job = self.board.scene.kin.bind(job)
         gate = self.gates.against(job)
         if gate is None:
             self._place(job)
@@ -113,7 +114,8 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     found: list[Diagnosis] = []
     census = Census(board.columns)
     for job in blocked:
-        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())))
+        own = job.job_id if job.bounds else ""
+        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())), own)
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))
