@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from temporalio import activity
 
 from activities import contracts
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
@@ -24,11 +25,17 @@ class SchedulingActivities:
     """The cycle's activities over one engine; `built_in` holds while no policy was set."""
 
     def __init__(
-        self, engine: sa.Engine, built_in: SchedulingPolicy, *, rng: random.Random
+        self,
+        engine: sa.Engine,
+        built_in: SchedulingPolicy,
+        *,
+        rng: random.Random,
+        storage: Location = SOMEWHERE,
     ) -> None:
         self._engine = engine
         self._built_in = built_in
         self._rng = rng
+        self._storage = storage
 
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
     def is_pending(self, request: contracts.Partition) -> bool:
@@ -48,7 +55,9 @@ class SchedulingActivities:
         """
         with read(self._engine) as connection:
             in_force = policies.current(connection, self._built_in)
-            seen = snapshot.load(connection, request.partition, in_force.policy)
+            seen = snapshot.load(
+                connection, request.partition, in_force.policy, storage=self._storage
+            )
         self._park(seen.damaged)
         plan = place.plan(seen, in_force.policy)
         with write(self._engine) as connection:

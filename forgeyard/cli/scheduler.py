@@ -18,6 +18,7 @@ from forgeyard.cli.shapes import (
     SchedulerStatus,
     Verdict,
 )
+from forgeyard.scheduler.score import NEUTRAL
 
 app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
 SLOW_RELAY_MS = 5_000
@@ -207,13 +208,22 @@ def explain(found: Explanation) -> None:
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     score = verdict.score or {}
     total = str(score.get("total", ""))
-    parts = ", ".join(f"{name} {value}" for name, value in score.items() if name != "total")
+    parts = ", ".join(
+        f"{name} {value}"
+        for name, value in score.items()
+        if name not in ("total", "weighed") and value != NEUTRAL.get(name)
+    )
     return (
         verdict.name,
         "" if verdict.rank is None else str(verdict.rank),
         f"{total} ({parts})" if parts else total,
         verdict.free_text,
-        "; ".join(f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections),
+        "; ".join(
+            (
+                *([verdict.avoided] if verdict.avoided else ()),
+                *(f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections),
+            )
+        ),
     )
 
 

@@ -246,6 +246,7 @@ class Verdict:
     state: str = ""
     rank: int | None = None
     score: Mapping[str, int] | None = None
+    avoided: str | None = None
     rejections: tuple["Rejection", ...] = ()
     free_text: str = ""
 

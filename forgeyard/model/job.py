@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from forgeyard.model.capability import Requirements
 from forgeyard.model.units import Bytes, MilliCpu, Millis, Resources
-from forgeyard.model.wishes import Wishes
+from forgeyard.model.wishes import Domain, Wishes
 
 
 class FailureClass(StrEnum):
@@ -100,6 +100,8 @@ class MatrixCell:
     values: Mapping[str, str] = field(default_factory=dict[str, str])
     fail_fast: bool = True
     max_parallel: int | None = None
+    spread_over: Domain = Domain.HOST
+    spread_required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -47,6 +47,7 @@ from forgeyard.runfile.schema import (
     TimeoutsPart,
 )
 from forgeyard.runfile.source import compile_source
+from forgeyard.runfile.ties import check_ties, compile_ties
 
 MOST_CPU = MilliCpu(4_096_000)
 SHORTEST, LONGEST = Millis(1_000), Millis(30 * 86_400_000)
@@ -77,6 +78,7 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
             "jobs: too many needs in all", field="jobs", allowed=f"at most {MAX_NEEDS} needs"
         )
     _check_graph(jobs)
+    jobs = check_ties(jobs)
     run = RunSpec(name=run_file.name or fallback_name, jobs=jobs)
     if run_file.timeout is not None:
         run = replace(run, timeout=_duration(run_file.timeout, "timeout"))
@@ -122,6 +124,7 @@ def _job(
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
+        wishes=compile_ties(part, cell=cell, groups=groups),
     )
 
 

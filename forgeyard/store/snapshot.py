@@ -7,6 +7,7 @@ nobody, neither in it nor beside it.
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -15,17 +16,19 @@ from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import JobSpec, Priority
-from forgeyard.model.location import Location
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.order import BASE
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import keys, scopes, tables, wishes
+from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.scheduler.spot import spot_wish
+from forgeyard.store import facts, habits, keys, scopes, tables, wishes
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
+from forgeyard.store.facts import Facts
 
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
@@ -33,13 +36,20 @@ logger = logging.getLogger(__name__)
 
 
 def load(
-    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, limit: int = LOADED
+    connection: sa.Connection,
+    partition: str,
+    policy: SchedulingPolicy,
+    *,
+    limit: int = LOADED,
+    storage: Location = SOMEWHERE,
 ) -> Snapshot:
     """Read the eligible jobs that come first, and every registered runner."""
     now = database_now(connection)
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
-    jobs, damaged = _jobs(rows, refusals, now=now)
+    jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
+    wished = {job.job_id: job.wishes for job in jobs}
+    readable = [row for row in rows if row["job_id"] in wished]
     return Snapshot(
         partition=partition,
         taken_at=now,
@@ -49,11 +59,19 @@ def load(
         waiting=int(rows[0]["waiting"]) if rows else 0,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
+        named=facts.named(connection, readable, wished),
+        shards=facts.shards(connection, readable, wished),
+        storage=storage,
     )
 
 
 def load_with(
-    connection: sa.Connection, job_id: str, policy: SchedulingPolicy, *, limit: int = LOADED
+    connection: sa.Connection,
+    job_id: str,
+    policy: SchedulingPolicy,
+    *,
+    limit: int = LOADED,
+    storage: Location = SOMEWHERE,
 ) -> tuple[SchedulingJob, Snapshot]:
     """Read one job and the snapshot of its partition, to explain it.
 
@@ -64,14 +82,27 @@ def load_with(
         Corrupt: its stored specification cannot be read.
     """
     row = find(connection, JOB, job_id)
-    snapshot = load(connection, row["partition"], policy, limit=limit)
+    snapshot = load(connection, row["partition"], policy, limit=limit, storage=storage)
     found = next((job for job in snapshot.jobs if job.job_id == job_id), None)
     if found is None:
         now = snapshot.taken_at
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
-        wanted = decode(JobSpec, row["spec"]).requires
-        found = _job({**row, "eligible_at": since}, wanted, refusals, now=now)
+        row = {**row, "eligible_at": since}
+        found = _job(
+            row,
+            decode(JobSpec, row["spec"]).requires,
+            refusals,
+            facts=facts.of_jobs(connection, [row], policy),
+            now=now,
+            policy=policy,
+        )
+        wished = {job_id: found.wishes}
+        snapshot = replace(
+            snapshot,
+            named={**snapshot.named, **facts.named(connection, [row], wished)},
+            shards={**snapshot.shards, **facts.shards(connection, [row], wished)},
+        )
     return found, snapshot
 
 
@@ -152,12 +183,18 @@ def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[st
 
 
 def _jobs(
-    rows: Sequence[Row], refusals: Mapping[str, Mapping[str, str]], *, now: int
+    connection: sa.Connection,
+    rows: Sequence[Row],
+    refusals: Mapping[str, Mapping[str, str]],
+    *,
+    now: int,
+    policy: SchedulingPolicy,
 ) -> tuple[tuple[SchedulingJob, ...], dict[str, str]]:
     """Decode rows; jobs of one requirement class share what is decoded once.
 
     A row that cannot be read is set apart with the reason, for the others must go on.
     """
+    learnt = facts.of_jobs(connection, rows, policy)
     known: dict[str, Requirements] = {}
     jobs: list[SchedulingJob] = []
     damaged: dict[str, str] = {}
@@ -166,15 +203,26 @@ def _jobs(
         try:
             if kind not in known:
                 known[kind] = decode(JobSpec, row["spec"]).requires
-            jobs.append(_job(row, known[kind], refusals.get(job_id, {}), now=now))
+            refused = refusals.get(job_id, {})
+            jobs.append(_job(row, known[kind], refused, facts=learnt, now=now, policy=policy))
         except (Corrupt, ValueError) as error:
             damaged[job_id] = str(error)
     return tuple(jobs), damaged
 
 
 def _job(
-    row: Row, requirements: Requirements, refused_by: Mapping[str, str], *, now: int
+    row: Row,
+    requirements: Requirements,
+    refused_by: Mapping[str, str],
+    *,
+    facts: Facts,
+    now: int,
+    policy: SchedulingPolicy,
 ) -> SchedulingJob:
+    job_id, wish = row["job_id"], wishes.read(row["wishes"])
+    priority = Priority(row["priority"])
+    habit = facts.habits.get(job_id, habits.NONE)
+    hurry = wish.scheduling_class or CLASS_OF[priority]
     return SchedulingJob(
         job_id=row["job_id"],
         run_id=row["run_id"],
@@ -185,14 +233,19 @@ def _job(
         queue_id=row["queue_id"],
         requirements=requirements,
         resources=_resources(row, ""),
-        priority=Priority(row["priority"]),
+        priority=priority,
         requirement_class=row["requirement_class"],
         eligible_at=now if row["eligible_at"] is None else row["eligible_at"],
         created_at=row["created_at"],
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
         adjustment=row["adjustment"],
-        wishes=wishes.read(row["wishes"]),
+        wishes=wish,
+        spot=spot_wish(wish.spot, hurry=hurry, trust=requirements.trust, policy=policy),
+        inputs=facts.inputs.get(job_id, ()),
+        closures=habit.closures,
+        home=habit.home,
+        losses=facts.losses.get(job_id, ()),
     )
 
 
@@ -201,8 +254,13 @@ def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
     """
-    runners = tables.runners
-    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
+    runners, pools = tables.runners, tables.pools
+    query = (
+        sa.select(*runners.c, pools.c.owner_id)
+        .outerjoin(pools, pools.c.pool_id == runners.c.pool_id)
+        .order_by(runners.c.runner_id)
+    )
+    rows = connection.execute(query).mappings()
     known: dict[str, Capabilities] = {}
     found: list[SchedulingRunner] = []
     for row in rows:
@@ -239,6 +297,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         penalty=row["penalty"],
         penalty_at=row["penalty_at"],
         reported_at=row["reported_at"],
+        owner_id=row["owner_id"],
     )
 
 

@@ -8,6 +8,7 @@ from forgeyard.model.job import Priority
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import GIB
+from forgeyard.model.wishes import SpotWish
 from forgeyard.scheduler.explain import explain
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import plan
@@ -90,6 +91,7 @@ def test_a_job_comes_with_everything_the_rules_ask_for(engine: sa.Engine) -> Non
         eligible_at=row["eligible_at"],
         created_at=row["created_at"],
         attempts_made=0,
+        spot=SpotWish.AVOIDED,
     )
 
 
@@ -186,7 +188,7 @@ def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine
     assert first.waiting == whole.waiting == len(specs)
 
 
-def test_a_snapshot_takes_six_queries_whatever_its_size(engine: sa.Engine) -> None:
+def test_a_snapshot_takes_ten_queries_whatever_its_size(engine: sa.Engine) -> None:
     asked: list[str] = []
     with write(engine) as connection:
         for number in range(3):
@@ -200,7 +202,7 @@ def test_a_snapshot_takes_six_queries_whatever_its_size(engine: sa.Engine) -> No
         event.listen(connection, "before_cursor_execute", note)
         seen = snapshot.load(connection, PARTITION, POLICY)
     assert (len(seen.jobs), len(seen.runners)) == (60, 3)
-    assert len(asked) == 6
+    assert len(asked) == 10
 
 
 def test_a_stored_snapshot_plans_and_explains(engine: sa.Engine) -> None:
