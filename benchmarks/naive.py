@@ -5,7 +5,7 @@ product never runs it, and because tests may import benchmarks while benchmarks 
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
@@ -35,12 +35,16 @@ class NaivePlanner:
     held: list[tuple[SchedulingJob, Gate]] = field(default_factory=list[tuple[SchedulingJob, Gate]])
     lent: int = 0
     """Jobs beyond their quota that got what nobody else could use."""
+    used_a_hold: int = 0
+    """Jobs on runners where room was held, for them or for others."""
+    pooled: int = 0
+    """Times a job was kept from the only runners that had room, for their pool was shut."""
     ties: int = 0
     """Decisions between runners of one score."""
     stale: int = 0
     """Decisions that scores from the beginning of the cycle would have got wrong."""
     avoided: int = 0
-    """Decisions that losses turned away from the best score."""
+    """Decisions that losses turned away from another runner."""
     forced: int = 0
     """Decisions for a runner near to a loss, for want of another."""
     passed_over: int = 0
@@ -52,6 +56,7 @@ class NaivePlanner:
         self._runners = {runner.runner_id: runner for runner in self.snapshot.runners}
         self._before = {name: runner.free for name, runner in self._runners.items()}
         self.free = dict(self._before)
+        self._holds = list(self.snapshot.held_room)
         self.scene = Scene(self.snapshot, self.policy)
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
@@ -66,12 +71,14 @@ class NaivePlanner:
             if gate is not None:
                 self.held.append((job, gate))
                 continue
-            ranked = self._rank(job, self.free)
+            shut = gates.pools_against(job)
+            every = self._open(self._rank(job, self.free), shut)
+            ranked = self._compared(every)
             if watched and ranked:
-                self._watch(job, ranked)
-            if self._decide(job, ranked):
+                self._watch(job, ranked, every, shut)
+            if self._decide(job, ranked, shut):
                 turns.charge(job)
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][3]))
         self._lend(gates)
         return self
 
@@ -82,64 +89,93 @@ class NaivePlanner:
             may = gate.code is GateCode.QUOTA_BLOCKED and gates.against_bursting(job) is None
             if len(self.decisions) >= self.policy.batch or not may:
                 self.held.append((job, gate))
-            elif self._decide(job, self._rank(job, self.free)):
+                continue
+            job = self.scene.kin.bind(job)
+            shut = gates.pools_against_bursting(job)
+            ranked = self._compared(self._open(self._rank(job, self.free), shut))
+            if self._decide(job, ranked, shut):
                 self.lent += 1
-                gates.admit(job)
+                gates.admit(job, self._pool_of(ranked[0][3]))
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
         return (
-            *(diagnose(job, self.snapshot.runners, self.free) for job in self.blocked),
+            *(diagnose(job, self.snapshot.runners, self._open_room()) for job in self.blocked),
             *(gated(job, gate) for job, gate in self.held),
         )
+
+    def _open_room(self) -> dict[str, Resources]:
+        """Tell what is left for a job that may use no held room."""
+        free = dict(self.free)
+        for hold in self._holds:
+            if hold.runner_id in free:
+                free[hold.runner_id] = free[hold.runner_id].minus(hold.room)
+        return free
 
     def _rank(self, job: SchedulingJob, free: dict[str, Resources]) -> Ranked:
         ranked: Ranked = []
         for name, runner in self._runners.items():
-            left = free[name]
+            left = self._usable(job, name, free[name])
             if is_eligible(job, runner, free=left):
                 judged = score(job, runner, left, self.scene)
                 near = nearness_to_losses(job, runner, self.scene)
                 ranked.append((near, -judged.weighed, tie_break(job.job_id, name), name, judged))
-        ranked.sort(key=lambda one: one[:3])
-        return self._compared(ranked)
+        return sorted(ranked, key=lambda one: one[:3])
 
     def _compared(self, ranked: Ranked) -> Ranked:
-        """Keep those of the group of the first that are compared at all."""
+        """Keep those that are compared with the first at all."""
         group = [one for one in ranked if one[0] == ranked[0][0]]
         most = self.policy.score_at_most or len(group)
         seen = sorted(group, key=lambda one: one[2])[:most]
         self.passed_over += bool(seen) and group[0] not in seen
         return sorted(seen, key=lambda one: one[:3])
 
-    def _watch(self, job: SchedulingJob, ranked: Ranked) -> None:
+    def _watch(
+        self, job: SchedulingJob, ranked: Ranked, every: Ranked, shut: Mapping[str, Gate]
+    ) -> None:
         """Count what decided."""
-        before = self._rank(job, self._before)
-        self.stale += bool(before) and before[0][3] != ranked[0][3]
-        every = [
-            name
-            for name in self._runners
-            if is_eligible(job, self._runners[name], free=self.free[name])
-        ]
+        before = self._compared(self._open(self._rank(job, self._before), shut))
+        self.stale += before[0][3] != ranked[0][3]
         self.forced += ranked[0][0] > 0
-        self.avoided += ranked[0][0] == 0 and any(
-            nearness_to_losses(job, self._runners[name], self.scene) for name in every
-        )
+        self.avoided += ranked[0][0] == 0 and every[-1][0] > 0
         weights = self.scene.weights(job)
         for name in TERMS:
             weight = getattr(weights, name)
-            without = min(ranked, key=lambda one: (one[1] + weight * getattr(one[4], name), one[2]))
-            self.decided[name] += without[3] != ranked[0][3]
+            without = min((one[1] + weight * getattr(one[4], name), one[2:4]) for one in ranked)
+            self.decided[name] += without[1][1] != ranked[0][3]
 
-    def _decide(self, job: SchedulingJob, ranked: Ranked) -> bool:
+    def _usable(self, job: SchedulingJob, name: str, free: Resources) -> Resources:
+        """Leave alone what is held for others, unless the job is over before that is due."""
+        for hold in self._holds:
+            over_in_time = self.snapshot.taken_at + job.lasts <= hold.deadline
+            may = hold.job_id == job.job_id or (hold.kind == "backfill" and over_in_time)
+            if hold.runner_id == name and not may:
+                free = free.minus(hold.room)
+        return free
+
+    def _pool_of(self, runner_id: str) -> str:
+        return self._runners[runner_id].pool_id
+
+    def _open(self, ranked: Ranked, shut: Mapping[str, Gate]) -> Ranked:
+        """Keep the runners whose pool is not shut."""
+        return [one for one in ranked if self._pool_of(one[3]) not in shut]
+
+    def _decide(self, job: SchedulingJob, ranked: Ranked, shut: Mapping[str, Gate]) -> bool:
         if not ranked:
-            self.blocked.append(job)
+            behind = self._compared(self._rank(job, self.free))
+            if behind:
+                self.held.append((job, shut[self._pool_of(behind[0][3])]))
+                self.pooled += 1
+            else:
+                self.blocked.append(job)
             return False
         self.ties += len(ranked) > 1 and ranked[0][1] == ranked[1][1]
         best = ranked[: 1 if job.bounds else 1 + self.policy.candidates]
         winner = best[0][3]
         self.scene.kin.place(job, winner)
         self.free[winner] = self.free[winner].minus(job.resources)
+        self.used_a_hold += any(hold.runner_id == winner for hold in self._holds)
+        self._holds = [hold for hold in self._holds if hold.job_id != job.job_id]
         candidates = tuple((name, judged.total) for *_, name, judged in best)
         self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
         return True

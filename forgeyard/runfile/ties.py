@@ -14,8 +14,10 @@ from forgeyard.runfile.schema import JobPart
 Groups = Mapping[str, tuple[str, ...]]
 
 
-def compile_ties(part: JobPart, *, cell: MatrixCell | None, groups: Groups) -> Wishes:
-    """Read what one job says; a job with a matrix that it names stands for all its cells."""
+def compile_ties(
+    part: JobPart, wishes: Wishes, *, cell: MatrixCell | None, groups: Groups
+) -> Wishes:
+    """Add what a job says of others; one with a matrix stands for all its cells."""
     spread = None
     if cell is not None:
         spread = Spread(group=cell.of, over=cell.spread_over, required=cell.spread_required)
@@ -23,7 +25,7 @@ def compile_ties(part: JobPart, *, cell: MatrixCell | None, groups: Groups) -> W
         Distinct(jobs=tuple(it for name in one.jobs for it in groups.get(name, (name,))), by=one.by)
         for one in part.distinct
     )
-    return Wishes(spot=part.spot, spread=spread, distinct=distinct, beside=part.beside)
+    return replace(wishes, spread=spread, distinct=distinct, beside=part.beside)
 
 
 def check_ties(jobs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:

@@ -6,7 +6,7 @@ without a fit is dead, for room only shrinks.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 
@@ -17,8 +17,10 @@ from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.columns import Columns, Mask, Numbers, Places, fits
+from forgeyard.scheduler.eligibility import is_eligible
+from forgeyard.scheduler.holds import Holds
 from forgeyard.scheduler.scene import BEST, Scene
-from forgeyard.scheduler.score import hash64, total_weight
+from forgeyard.scheduler.score import hash64, score, total_weight
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.terms import KindTerms, Terms
 
@@ -52,30 +54,105 @@ class Board:
         self.columns = Columns(snapshot.runners)
         self._terms = Terms(self.columns, self.scene)
         self._policy = policy
+        self._holds = Holds(snapshot.held_room, snapshot.taken_at)
         self._changed: list[int] = []
+        self._kinds: dict[object, int] = {}
         self._rows: dict[object, _Row] = {}
         self._known: dict[object, _Row] = {}
+        self._held_at = [self.columns.place_of[name] for name in self._held_runners()]
+        self._whole = {place: self.columns.left_at(place) for place in self._held_at}
+        """What is left at the held places, whoever may have it."""
+        for place in self._held_at:
+            self.columns.take(place, self._holds.on(self._runner_id(place)))
+
+    def free_for(self, job: SchedulingJob) -> Mapping[str, Resources]:
+        """Tell what every runner has left that a job may use."""
+        left = self.columns.left()
+        for place in self._held_at:
+            left[self._runner_id(place)] = self._usable(job, place)
+        return left
+
+    def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
+        """List runners that take work and could do a job if they were empty, the emptiest first."""
+        columns, wanted = self.columns, self.columns.wanted(job.resources)
+        able = columns.takes_work & columns.satisfying(job.requirements)
+        able &= columns.suiting(job.spot) & fits(wanted, columns.room)
+        places = [place for place in np.flatnonzero(able).tolist() if self._asks(job, place)]
+        places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
+        return tuple(self._runner_id(place) for place in places[:length])
+
+    def _asks(self, job: SchedulingJob, place: int) -> bool:
+        runner = self.columns.runners[place]
+        refused = runner.runner_id in job.refused_by
+        return not refused and all(bound.is_kept(runner) for bound in job.bounds)
+
+    def _runner_id(self, place: int) -> str:
+        return self.columns.runners[place].runner_id
+
+    def _held_runners(self) -> list[str]:
+        return [name for name in self._holds.runners if name in self.columns.place_of]
+
+    def _usable(self, job: SchedulingJob, place: int) -> Resources:
+        """Tell what a job may use of a runner where room is held, its own room included."""
+        return self._whole[place].minus(self._holds.withheld(job, self._runner_id(place)))
+
+    def _lent(self, job: SchedulingJob) -> Mapping[int, int]:
+        """List the held places that a job may use beyond what is free for all, with its scores.
+
+        They are few, so each is judged by the plain rules.
+        """
+        lent: dict[int, int] = {}
+        for place in self._held_at:
+            runner, usable = self.columns.runners[place], self._usable(job, place)
+            more = usable != self.columns.left_at(place)
+            if more and is_eligible(job, runner, free=usable):
+                lent[place] = score(job, runner, usable, self.scene).weighed
+        return lent
+
+    def _dissolve(self, job: SchedulingJob) -> None:
+        """Give the room that was held for a job to all; rows that saw it held are made anew."""
+        ended = self._holds.dissolve(job.job_id)
+        for hold in ended:
+            if hold.runner_id in self.columns.place_of:
+                self.columns.give(self.columns.place_of[hold.runner_id], hold.room)
+        if ended:
+            self._rows.clear()
+            self._known.clear()
 
     def free(self) -> Mapping[str, Resources]:
         """Tell what every runner has left."""
         return self.columns.left()
 
-    def place(self, job: SchedulingJob) -> tuple[tuple[str, int], ...]:
-        """Give a job room on the best runner there is; tell who else may take it, best first."""
+    def pool_of(self, runner_id: str) -> str:
+        """Tell which pool a runner belongs to."""
+        return self.columns.runners[self.columns.place_of[runner_id]].pool_id
+
+    def place(
+        self, job: SchedulingJob, *, outside: Collection[str] = ()
+    ) -> tuple[tuple[str, int], ...]:
+        """Give a job room on the best runner there is; tell who else may take it, best first.
+
+        Runners of the pools that it must stay outside of are passed over.
+        """
         # One who is bound to others is placed where it was judged, or not at all.
         length = 1 if job.bounds else 1 + self._policy.candidates
-        ranked = list(islice(next(self._ranked(job), iter(())), length))
+        ranked = list(islice(next(self._ranked(job, outside), iter(())), length))
         if ranked:
             winner, _ = ranked[0]
+            self._dissolve(job)
+            if winner in self._whole:
+                self._whole[winner] = self._whole[winner].minus(job.resources)
             self.columns.take(winner, job.resources)
             self._changed.append(winner)
-            self.scene.kin.place(job, self.columns.runners[winner].runner_id)
+            self.scene.kin.place(job, self._runner_id(winner))
             self._terms.place(job, winner)
         return self._named(job, ranked)
 
-    def ranking(self, job: SchedulingJob, length: int) -> tuple[tuple[str, int], ...]:
+    def ranking(
+        self, job: SchedulingJob, length: int, *, outside: Collection[str] = ()
+    ) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        ranked = (one for group in self._ranked(job) for one in group)
+        ranked = (one for group in self._ranked(job, outside) for one in group)
         return self._named(job, islice(ranked, length))
 
     def _named(
@@ -84,40 +161,49 @@ class Board:
         runners, whole = self.columns.runners, total_weight(self.scene.weights(job))
         return tuple((runners[place].runner_id, points // whole) for place, points in ranked)
 
-    def _ranked(self, job: SchedulingJob) -> Iterator[Ranked]:
+    def _ranked(self, job: SchedulingJob, outside: Collection[str]) -> Iterator[Ranked]:
         """Rank group by group: far from its losses before near, and compared before passed over."""
         row = self._row(job)
         self._catch_up(row)
-        if not row.fitting:
+        lent = self._lent(job) if self._held_at else {}
+        if not row.fitting and not lent:
             return
         scores = row.scores.copy()
-        self._bar(scores, job)
+        if not self._policy.score_at_most:
+            for own in self._terms.own(job, slice(None)):
+                scores += own.astype(np.int32)
+        for place, points in lent.items():
+            scores[place] = points
+        self._bar(scores, job, outside)
         start = bisect_left(self.columns.hashes, hash64(job.job_id))
         near = self._terms.nearness(job)
         for level in (0,) if near is None else np.unique(near).tolist():
             group = scores if near is None else np.where(near == level, scores, NONE)
-            if not (group >= 0).any():
+            if (group < 0).all():
                 continue
             if self._policy.score_at_most:
-                yield from self._compared(job, row, group, start)
+                yield from self._compared(job, row, group, start=start, lent=lent)
             else:
-                yield _best_first(self._with_own(job, group), start)
+                yield _best_first(group, start)
 
-    def _bar(self, scores: Scores, job: SchedulingJob) -> None:
-        """Take out whoever refused the job or is not where it must be."""
+    def _bar(self, scores: Scores, job: SchedulingJob, outside: Collection[str]) -> None:
+        """Take out whoever refused the job, is not where it must be, or is of a shut pool."""
         if job.refused_by:
             places = self.columns.place_of
             scores[[places[name] for name in job.refused_by if name in places]] = NONE
         for bound in job.bounds:
             scores[self.columns.breaking(bound)] = NONE
-
-    def _with_own(self, job: SchedulingJob, scores: Scores) -> Scores:
-        for own in self._terms.own(job, slice(None)):
-            scores += own.astype(np.int32)
-        return scores
+        for pool_id in outside:
+            scores[self.columns.in_pool(pool_id)] = NONE
 
     def _compared(
-        self, job: SchedulingJob, row: _Row, able: Scores, start: int
+        self,
+        job: SchedulingJob,
+        row: _Row,
+        able: Scores,
+        *,
+        start: int,
+        lent: Mapping[int, int],
     ) -> Iterator[Ranked]:
         """Score the first able runners of the ring from the job's own place on; then the rest."""
         places = np.flatnonzero(able >= 0)
@@ -127,6 +213,8 @@ class Board:
             scores = self._scores(row.wanted, row.terms, some)
             for own in self._terms.own(job, some):
                 scores += own.astype(np.int32)
+            for place, points in lent.items():
+                scores[some == place] = points
             order = np.lexsort((np.arange(len(some)), -scores))
             yield zip(some[order].tolist(), scores[order].tolist(), strict=True)
 
@@ -157,7 +245,7 @@ class Board:
         terms = self._terms.of_kind(job)
         scores[places] = self._judged(wanted, terms, places)
         return _Row(
-            kind=len(self._rows),
+            kind=self._kinds.setdefault(kind_of(job), len(self._kinds)),
             requirements=job.requirements,
             wanted=wanted,
             terms=terms,
@@ -203,6 +291,17 @@ class Board:
         weighed[short] = NONE
         scores: Scores = weighed.astype(np.int32)
         return scores
+
+
+def _missing(wanted: Resources, free: Resources) -> int:
+    """Add up what is short in every dimension, in thousandths of what is wanted."""
+    pairs = (
+        (wanted.cpu, free.cpu),
+        (wanted.memory, free.memory),
+        (wanted.disk, free.disk),
+        (wanted.slots, free.slots),
+    )
+    return sum((want - have) * BEST // want for want, have in pairs if want > max(have, 0))
 
 
 def kind_of(job: SchedulingJob) -> tuple[object, ...]:

@@ -21,10 +21,23 @@ from forgeyard.model.policy import SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.order import BASE
+from forgeyard.model.wishes import SchedulingClass
+from forgeyard.scheduler.order import BASE, class_adjustment
+from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.spot import spot_wish
-from forgeyard.store import facts, habits, keys, scopes, tables, wishes
+from forgeyard.store import (
+    facts,
+    habits,
+    holds,
+    keys,
+    phases,
+    preemption,
+    readings,
+    scopes,
+    tables,
+    wishes,
+)
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -50,18 +63,23 @@ def load(
     jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
     wished = {job.job_id: job.wishes for job in jobs}
     readable = [row for row in rows if row["job_id"] in wished]
+    runners, waiting = _runners(connection), int(rows[0]["waiting"]) if rows else 0
+    preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=_runners(connection),
-        waiting=int(rows[0]["waiting"]) if rows else 0,
+        runners=runners,
+        waiting=waiting,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
         named=facts.named(connection, readable, wished),
         shards=facts.shards(connection, readable, wished),
         storage=storage,
+        held_room=holds.load(connection, now=now),
+        running=preemption.running(connection) if preempts else (),
+        readings=readings.read(connection, runners, waiting=waiting, began=now),
     )
 
 
@@ -148,7 +166,7 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         {priority.value: points for priority, points in BASE.items()}, value=jobs.c.priority
     )
     waited = sa.case((jobs.c.eligible_at > now, 0), else_=now - jobs.c.eligible_at)
-    adjusted = base + jobs.c.adjustment
+    adjusted = base + jobs.c.adjustment + _class_adjustment(policy)
     adjusted = sa.case((adjusted < 0, 0), else_=adjusted)
     aged = adjusted + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
     return sa.case(
@@ -156,6 +174,14 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         (aged > policy.aging_limit, policy.aging_limit),
         else_=aged,
     )
+
+
+def _class_adjustment(policy: SchedulingPolicy) -> sa.ColumnElement[int]:
+    jobs = tables.jobs
+    implied = sa.case({p.value: c.value for p, c in CLASS_OF.items()}, value=jobs.c.priority)
+    named = sa.func.coalesce(jobs.c.scheduling_class, implied)
+    points = {one.value: class_adjustment(one, policy) for one in SchedulingClass}
+    return sa.case(points, value=named)
 
 
 def _refusals(connection: sa.Connection, partition: str, *, now: int) -> dict[str, dict[str, str]]:
@@ -240,6 +266,8 @@ def _job(
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
         adjustment=row["adjustment"],
+        lasts=phases.at_most(row, policy.lease),
+        has_inputs=bool(row["has_inputs"]),
         wishes=wish,
         spot=spot_wish(wish.spot, hurry=hurry, trust=requirements.trust, policy=policy),
         inputs=facts.inputs.get(job_id, ()),

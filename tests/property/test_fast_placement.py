@@ -1,6 +1,7 @@
 """The planner that reckons in columns decides, and explains itself, exactly as the naive one."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -13,12 +14,13 @@ from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
+from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.score import TERMS
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.scheduling import NOW
-from tests.tree import Path, some_tree
+from tests.tree import POOLS, Path, some_tree
 from tests.worlds import (
     a_policy,
     demand_hits,
@@ -30,7 +32,7 @@ from tests.worlds import (
 )
 
 WORLDS = 420
-OFTEN = 15
+OFTEN = 12
 """Decisions that each term must have turned."""
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
@@ -59,6 +61,7 @@ def a_crowd(seed: int) -> Snapshot:
         scopes=scopes,
         keys={"taken": "somebody"},
         **some_surroundings(rng),
+        held_room=tuple(_some_holds(rng, jobs, runners)),
     )
 
 
@@ -71,7 +74,8 @@ def _kind(rng: Random, place: int) -> SchedulingJob:
 
 def _soft(rng: Random, runner: SchedulingRunner, paths: list[Path]) -> SchedulingRunner:
     """Tell twins apart by what only moves scores; some differ in nothing."""
-    runner = replace(runner, name=f"runner-{int(runner.runner_id[4:]) // 2}")
+    name = f"runner-{int(runner.runner_id[4:]) // 2}"
+    runner = replace(runner, name=name, pool_id=rng.choice(POOLS))
     if rng.random() < 0.3:
         return runner
     other = some_runner(rng, 0)
@@ -91,6 +95,24 @@ def _soft(rng: Random, runner: SchedulingRunner, paths: list[Path]) -> Schedulin
     )
 
 
+def _some_holds(
+    rng: Random, jobs: tuple[SchedulingJob, ...], runners: tuple[SchedulingRunner, ...]
+) -> Iterator[HeldRoom]:
+    """Hold room for a job now and then, waiting or elsewhere."""
+    for _ in range(rng.choice((0, 2, 4, 6))):
+        job = rng.choice(jobs)
+        if runners:
+            yield HeldRoom(
+                job_id=rng.choice((job.job_id, job.job_id, "job_elsewhere")),
+                kind=rng.choice((HoldKind.BACKFILL, HoldKind.BACKFILL, HoldKind.NOMINATION)),
+                partition="default",
+                runner_id=rng.choice(runners).runner_id,
+                room=job.resources,
+                since=NOW - 60_000,
+                deadline=NOW + rng.choice((-1, 60_000, 600_000)),
+            )
+
+
 def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
     """Put a job into a queue; one in ten wants a key."""
     tenant, organization, project, queue = rng.choice(paths)
@@ -103,6 +125,7 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
         wishes=replace(job.wishes, keys=keys),
+        lasts=rng.choice((30_000, 300_000, 3_000_000)),
     )
 
 
@@ -163,7 +186,9 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         assert made.diagnoses == naive.diagnoses(), f"seed {seed}"
         hits["decisions"] += len(made.decisions)
         hits["held at a gate"] += len(naive.held)
+        hits["kept out of a pool"] += naive.pooled
         hits["lent beyond a quota"] += naive.lent
+        hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale

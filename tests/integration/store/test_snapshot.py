@@ -49,7 +49,7 @@ def test_an_empty_store_gives_an_empty_snapshot(engine: sa.Engine) -> None:
     assert seen.taken_at > 1_700_000_000_000
 
 
-@pytest.mark.requirement("RCN-002")
+@pytest.mark.requirement("RCN-002", "INV-001", "INV-020", "PRI-004")
 def test_only_eligible_jobs_of_the_partition_are_loaded(engine: sa.Engine) -> None:
     with write(engine) as connection:
         submit_run(
@@ -66,6 +66,7 @@ def test_only_eligible_jobs_of_the_partition_are_loaded(engine: sa.Engine) -> No
     assert seen.waiting == 1
 
 
+@pytest.mark.requirement("MOD-001")
 def test_a_job_comes_with_everything_the_rules_ask_for(engine: sa.Engine) -> None:
     wanted = Requirements(
         platform=Platform.LINUX, labels={"zone": "a"}, trust=TrustClass.TRUSTED_INTERNAL
@@ -92,10 +93,12 @@ def test_a_job_comes_with_everything_the_rules_ask_for(engine: sa.Engine) -> Non
         created_at=row["created_at"],
         attempts_made=0,
         spot=SpotWish.AVOIDED,
+        lasts=4_875_000,
+        has_inputs=False,
     )
 
 
-@pytest.mark.requirement("RES-002")
+@pytest.mark.requirement("RES-002", "MOD-002")
 def test_a_runner_comes_with_its_room_and_its_registered_trust(engine: sa.Engine) -> None:
     offered = some_capabilities(labels={"zone": "b"})
     with write(engine) as connection:
@@ -188,7 +191,7 @@ def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine
     assert first.waiting == whole.waiting == len(specs)
 
 
-def test_a_snapshot_takes_ten_queries_whatever_its_size(engine: sa.Engine) -> None:
+def test_a_snapshot_takes_twelve_queries_whatever_its_size(engine: sa.Engine) -> None:
     asked: list[str] = []
     with write(engine) as connection:
         for number in range(3):
@@ -202,9 +205,10 @@ def test_a_snapshot_takes_ten_queries_whatever_its_size(engine: sa.Engine) -> No
         event.listen(connection, "before_cursor_execute", note)
         seen = snapshot.load(connection, PARTITION, POLICY)
     assert (len(seen.jobs), len(seen.runners)) == (60, 3)
-    assert len(asked) == 10
+    assert len(asked) == 12
 
 
+@pytest.mark.requirement("INV-011", "INV-037")
 def test_a_stored_snapshot_plans_and_explains(engine: sa.Engine) -> None:
     with write(engine) as connection:
         register_runner(connection, "linux-1")
