@@ -20,7 +20,14 @@ from forgeyard.scheduler.bounds import place_in
 from forgeyard.scheduler.columns import Columns, Numbers, Places
 from forgeyard.scheduler.holders import Holders
 from forgeyard.scheduler.kin import SPREAD_OVER, group_of
-from forgeyard.scheduler.scene import BEST, SAME_SITE, Scene, features, near, size_of, wants
+from forgeyard.scheduler.scene import (
+    BEST,
+    SAME_SITE,
+    Feature,
+    Scene,
+    features,
+    size_of,
+)
 from forgeyard.scheduler.score import LARGEST_INPUT, NEUTRAL, SAME_HOST, SPOT
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 
@@ -118,10 +125,17 @@ class Terms:
         """Weigh what the terms are that `own` adds to, and those of which nothing is known."""
         return weights.spread * NEUTRAL["spread"]
 
-    def _waste(self, job: SchedulingJob, profile: SchedulingRunner) -> int:
-        wanted, rarity = wants(job.requirements), self._scene.rarity
-        has = features(profile.capabilities, profile.trust)
-        return max((rarity.get(it, 0) for it in has if it[:2] not in wanted), default=0)
+    @cached_property
+    def _rare(self) -> list[list[tuple[int, Feature]]]:
+        """List what every profile has, the rarest first."""
+        rarity = self._scene.rarity
+        return [
+            sorted(
+                ((rarity.get(it, 0), it) for it in features(one.capabilities, one.trust)),
+                reverse=True,
+            )
+            for one in self._columns.profiles
+        ]
 
     def _locality(self, job: SchedulingJob) -> Numbers:
         """Weigh by bytes: what a runner has, and how near it is to where the rest is."""
@@ -151,10 +165,12 @@ class Terms:
         columns = self._columns
         place = columns.place_of[home_id]
         home = columns.runners[place]
-        points: Numbers = self._where(lambda it: SAME_SITE * (near(it, home.location) == SAME_SITE))
-        hosts, numbers = columns.domain(Domain.HOST)
-        if home.location.host is not None:
-            points[hosts == numbers[home.location.host]] = SAME_HOST
+        points: Numbers = np.zeros(len(columns.runners), dtype=np.int64)
+        for domain, worth in ((Domain.SITE, SAME_SITE), (Domain.HOST, SAME_HOST)):
+            codes, numbers = columns.domain(domain)
+            where = place_in(domain, home)
+            if where is not None:
+                points[codes == numbers[where]] = worth
         points[place] = BEST
         return points
 
