@@ -3,9 +3,10 @@
 These are hard. A place that is not known is neither apart from another nor the same.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Protocol
 
 from forgeyard.model.location import Location
@@ -73,11 +74,21 @@ class Bound:
         return f"an unknown {self.domain}" if found is None else f"on {self.domain} {found}"
 
 
+_PLACES = {
+    Domain.RUNNER: attrgetter("runner_id"),
+    Domain.HOST: attrgetter("location.host"),
+    Domain.SITE: attrgetter("location.site"),
+    Domain.REGION: attrgetter("location.region"),
+    Domain.TRUST: attrgetter("trust"),
+}
+
+
 def place_in(domain: Domain, runner: Somewhere) -> str | None:
     """Tell where a runner is, on the level of one domain."""
-    if domain is Domain.RUNNER:
-        return runner.runner_id
-    if domain is Domain.TRUST:
-        return runner.trust
-    where = runner.location
-    return {Domain.HOST: where.host, Domain.SITE: where.site, Domain.REGION: where.region}[domain]
+    place: str | None = _PLACES[domain](runner)
+    return place
+
+
+def places_in(domain: Domain, runners: Iterable[Somewhere]) -> Iterator[str | None]:
+    """Tell the same of many."""
+    return map(_PLACES[domain], runners)

@@ -17,7 +17,7 @@ from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import Domain, SpotWish
-from forgeyard.scheduler.bounds import Bound, BoundKind, place_in
+from forgeyard.scheduler.bounds import Bound, BoundKind, places_in
 from forgeyard.scheduler.eligibility import satisfies, suits_spot, takes_work
 from forgeyard.scheduler.score import hash64
 from forgeyard.scheduler.snapshot import SchedulingRunner
@@ -108,7 +108,7 @@ class Columns:
             numbers: dict[str, int] = {}
             codes = [
                 0 if place is None else numbers.setdefault(place, len(numbers) + 1)
-                for place in (place_in(domain, runner) for runner in self.runners)
+                for place in places_in(domain, self.runners)
             ]
             self._domains[domain] = np.array(codes, dtype=np.intp), numbers
         return self._domains[domain]

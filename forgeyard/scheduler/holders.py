@@ -44,7 +44,7 @@ class Holders:
     @cached_property
     def _objects(self) -> Mapping[str, Places]:
         wanted = frozenset(digest for job in self._jobs for digest, _ in job.inputs)
-        return _index((place, wanted & it.objects.keys()) for place, it in self._having)
+        return _index((place, wanted.intersection(it.objects)) for place, it in self._having)
 
     @cached_property
     def _closures(self) -> Mapping[str, Places]:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from operator import attrgetter
 
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.location import Location
@@ -21,6 +22,7 @@ from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapsh
 BEST = 1000
 SAME_SITE, SAME_REGION = 500, 250
 """What a place near to something counts, where being there counts 1000."""
+_capabilities, _owner = attrgetter("capabilities"), attrgetter("owner_id")
 Feature = tuple[str, str, str]
 """What a runner has that others may lack: its sort, its name, and which one."""
 
@@ -49,36 +51,41 @@ class Scene:
     @cached_property
     def dearest(self) -> int:
         """Tell what the dearest runner costs."""
-        costs = (runner.capabilities.cost_micros_per_hour for runner in self.snapshot.runners)
+        offered = {id(it): it for it in map(_capabilities, self.snapshot.runners)}
+        costs = (it.cost_micros_per_hour for it in offered.values())
         return max((cost for cost in costs if cost is not None), default=0)
 
     @cached_property
     def owners(self) -> frozenset[str]:
         """List the scopes that have pools of their own."""
-        found = {runner.owner_id for runner in self.snapshot.runners}
-        return frozenset(owner for owner in found if owner is not None)
+        return frozenset(map(_owner, self.snapshot.runners)) - {None}
 
     @cached_property
     def rarity(self) -> Mapping[Feature, int]:
         """Tell of every feature how many thousandths of the runners that work lack it."""
-        sorts = Counter((id(it.capabilities), it.trust) for it in self._working)
-        known = {(id(it.capabilities), it.trust): it for it in self._working}
+        sorts: dict[tuple[int, str], list[SchedulingRunner]] = {}
+        for runner in self._working:
+            sorts.setdefault((id(runner.capabilities), runner.trust), []).append(runner)
         counts: Counter[Feature] = Counter()
-        for sort, runners in sorts.items():
-            for feature in features(known[sort].capabilities, known[sort].trust):
+        for alike in sorts.values():
+            runners = len(alike)
+            for feature in features(alike[0].capabilities, alike[0].trust):
                 counts[feature] += runners
         return {feature: self._rare(count) for feature, count in counts.items()}
 
     @cached_property
     def memories(self) -> list[int]:
         """List what memory the runners that work offer, least first."""
-        return sorted(runner.allocatable.memory for runner in self._working)
+        return sorted(it.total.memory - it.headroom.memory for it in self._working)
 
     @cached_property
     def tiers(self) -> Mapping[int, int]:
         """Tell of every size of memory how many thousandths of the runners are smaller."""
-        sizes = sorted(size_of(memory) for memory in self.memories)
-        return {size: self._rare(len(sizes) - bisect_left(sizes, size)) for size in set(sizes)}
+        smaller: dict[int, int] = {}
+        for place, memory in enumerate(self.memories):
+            smaller.setdefault(size_of(memory), place)
+        every = len(self.memories)
+        return {size: self._rare(every - place) for size, place in smaller.items()}
 
     def rarity_of_memory(self, wanted: int) -> int:
         """Tell how many thousandths of the runners that work could never offer so much memory."""

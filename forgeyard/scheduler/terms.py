@@ -27,6 +27,7 @@ from forgeyard.scheduler.scene import (
     Scene,
     features,
     size_of,
+    wants,
 )
 from forgeyard.scheduler.score import LARGEST_INPUT, NEUTRAL, SAME_HOST, SPOT
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
@@ -59,10 +60,11 @@ class Terms:
     def of_kind(self, job: SchedulingJob) -> KindTerms:
         """Look at what a job shares with its kind."""
         weights = self._scene.weights(job)
-        profiles = self._columns.profiles
-        waste = (
-            [self._waste(job, it) for it in profiles] if weights.scarcity else [0] * len(profiles)
-        )
+        wanted = wants(job.requirements)
+        waste = [
+            next((rarity for rarity, feature in rare if feature[:2] not in wanted), 0)
+            for rare in (self._rare if weights.scarcity else ())
+        ]
         return KindTerms(
             weights=weights,
             spot=np.array([SPOT[job.spot][it] for it in CLASSES], dtype=np.int64),
@@ -91,13 +93,13 @@ class Terms:
         weights = self._scene.weights(job)
         found: list[Numbers] = []
         if weights.locality and job.inputs:
-            found.append(weights.locality * self._locality(job)[places])
+            found.append(weights.locality * self._locality(job, places))
         if weights.cache and job.closures:
-            found.append(weights.cache * self._warmth(job.closures)[places])
+            found.append(weights.cache * self._warmth(job.closures, places))
         if weights.fairness and not self._scene.owners.isdisjoint(job.scopes):
             found.append(weights.fairness * self._fairness(job)[places])
         if weights.affinity and job.home in self._columns.place_of:
-            found.append(weights.affinity * self._affinity(job.home)[places])
+            found.append(weights.affinity * self._affinity(job.home, places))
         group = group_of(job)
         if weights.spread and group is not None:
             found.append(weights.spread * (self._spread(group, places) - BEST))
@@ -137,7 +139,7 @@ class Terms:
             for one in self._columns.profiles
         ]
 
-    def _locality(self, job: SchedulingJob) -> Numbers:
+    def _locality(self, job: SchedulingJob, places: Places | slice) -> Numbers:
         """Weigh by bytes: what a runner has, and how near it is to where the rest is."""
         sizes = {name: 0 for name, _ in job.inputs}
         for name, size in job.inputs:
@@ -146,32 +148,34 @@ class Terms:
         held: Numbers = np.zeros(len(self._columns.runners), dtype=np.int64)
         for name, size in sizes.items():
             held[self._holders.of_object(name)] += size
+        held = held[places]
         points: Numbers = held * BEST
         if self._is_anybody_near:
-            points += (total - held) * self._near
+            points += (total - held) * self._near[places]
         return points // max(total, self._scene.policy.locality_bytes)
 
-    def _warmth(self, closures: tuple[str, ...]) -> Numbers:
+    def _warmth(self, closures: tuple[str, ...], places: Places | slice) -> Numbers:
         has: Numbers = np.zeros(len(self._columns.runners), dtype=np.int64)
         for key in closures:
             has[self._holders.of_closure(key)] += 1
-        return has * BEST // len(closures)
+        return has[places] * BEST // len(closures)
 
     def _fairness(self, job: SchedulingJob) -> Numbers:
         codes, owners = self._owner_of
         return BEST * np.array([owner in job.scopes for owner in owners], dtype=np.int64)[codes]
 
-    def _affinity(self, home_id: str) -> Numbers:
+    def _affinity(self, home_id: str, places: Places | slice) -> Numbers:
         columns = self._columns
-        place = columns.place_of[home_id]
-        home = columns.runners[place]
-        points: Numbers = np.zeros(len(columns.runners), dtype=np.int64)
-        for domain, worth in ((Domain.SITE, SAME_SITE), (Domain.HOST, SAME_HOST)):
-            codes, numbers = columns.domain(domain)
-            where = place_in(domain, home)
-            if where is not None:
-                points[codes == numbers[where]] = worth
-        points[place] = BEST
+        at = columns.place_of[home_id]
+        points: Numbers = np.zeros(len(columns.runners), dtype=np.int64)[places]
+        for domain, worth in (
+            (Domain.SITE, SAME_SITE),
+            (Domain.HOST, SAME_HOST),
+            (Domain.RUNNER, BEST),
+        ):
+            codes, _ = columns.domain(domain)
+            if codes[at]:
+                points[codes[places] == codes[at]] = worth
         return points
 
     def _spread(self, group: str, places: Places | slice) -> Numbers:
