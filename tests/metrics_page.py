@@ -55,6 +55,7 @@ NOTHING = Figures(
         renewal_beat_ms=0,
         renewal_gaps=0,
         last_cycle=None,
+        held=(),
     ),
     unschedulable={},
     oldest_wait_ms={},

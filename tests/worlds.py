@@ -176,7 +176,8 @@ def some_runner(rng: Random, place: int) -> SchedulingRunner:
         headroom=some_crumbs(rng),
         reserved=some_crumbs(rng),
         pressure=rng.choice(list(ResourcePressure)),
-        degraded=rng.random() < 0.1,
+        degraded=rng.random() < 0.15,
+        takes_up_to=rng.choice((-1, 0, 100, 200, 400)),
         location=some_location(rng),
         holdings=some_holdings(rng),
         penalty=rng.choice((0, 0, 0, 500, 1_000, 4_000)),
@@ -275,6 +276,9 @@ def naive_match(job: SchedulingJob, runner: SchedulingRunner, free: Resources) -
     if runner.state != "online" or runner.session_id is None or runner.suspect:
         return False
     if not all(naive_bound(bound, runner) for bound in job.bounds):
+        return False
+    rank = ("low", "normal", "high", "release_critical", "emergency").index(job.priority)
+    if runner.degraded and rank * 100 > runner.takes_up_to:
         return False
     return runner.runner_id not in job.refused_by and (
         naive_fit(job.resources, free) and naive_capable(job, runner)

@@ -211,6 +211,9 @@ class SchedulingPolicy:
     aging_limit: Annotated[
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
+    degraded_takes: Annotated[
+        int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
+    ] = 100
     score_at_most: Annotated[
         int, Setting(0, 1_000_000, "how many able runners are compared for a job; 0 compares all")
     ] = 0

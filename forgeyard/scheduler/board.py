@@ -77,14 +77,15 @@ class Board:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
         able = columns.takes_work & columns.satisfying(job.requirements)
         able &= columns.suiting(job.spot) & fits(wanted, columns.room)
-        places = [place for place in np.flatnonzero(able).tolist() if self._asks(job, place)]
+        away = set(columns.turned_away(job))
+        places = [place for place in np.flatnonzero(able).tolist() if place not in away]
+        places = [place for place in places if self._is_bound_to(job, place)]
         places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
         return tuple(self._runner_id(place) for place in places[:length])
 
-    def _asks(self, job: SchedulingJob, place: int) -> bool:
-        runner = self.columns.runners[place]
-        refused = runner.runner_id in job.refused_by
-        return not refused and all(bound.is_kept(runner) for bound in job.bounds)
+    def _is_bound_to(self, job: SchedulingJob, place: int) -> bool:
+        """Tell whether a runner is where the job may be in view of other jobs."""
+        return all(bound.is_kept(self.columns.runners[place]) for bound in job.bounds)
 
     def _runner_id(self, place: int) -> str:
         return self.columns.runners[place].runner_id
@@ -187,10 +188,8 @@ class Board:
                 yield _best_first(group, start)
 
     def _bar(self, scores: Scores, job: SchedulingJob, outside: Collection[str]) -> None:
-        """Take out whoever refused the job, is not where it must be, or is of a shut pool."""
-        if job.refused_by:
-            places = self.columns.place_of
-            scores[[places[name] for name in job.refused_by if name in places]] = NONE
+        """Take out whoever turns the job away, is not where it must be, or is of a shut pool."""
+        scores[self.columns.turned_away(job)] = NONE
         for bound in job.bounds:
             scores[self.columns.breaking(bound)] = NONE
         for pool_id in outside:

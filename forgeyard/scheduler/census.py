@@ -24,6 +24,7 @@ from forgeyard.scheduler.eligibility import (
     BY_BOUND,
     RejectionCode,
     own_absences,
+    own_reasons,
     rejections,
 )
 from forgeyard.scheduler.snapshot import SchedulingJob
@@ -58,10 +59,14 @@ class Census:
     def _not_now(self, job: SchedulingJob, able: Mask) -> Diagnosis:
         """Count what the runners that could do it are doing instead."""
         obstacles = self._bound(job)
-        refusing = [place for place in self._refusing(job) if self._obstacle[place] == STAGES[FULL]]
-        if refusing:
+        away = [
+            (place, code)
+            for place, code in self._away(job)
+            if self._obstacle[place] == STAGES[FULL]
+        ]
+        if away:
             obstacles = obstacles.copy()
-            obstacles[refusing] = STAGES[RejectionCode.RECENTLY_REFUSED]
+            obstacles[[place for place, _ in away]] = [STAGES[code] for _, code in away]
         counts = np.bincount(obstacles[able]).tolist()
         return not_now(
             job,
@@ -83,7 +88,11 @@ class Census:
         columns = self._columns
         lacks = [self._lacks(job, profile) for profile in range(len(columns.profiles))]
         short = ~_enough(columns.wanted(job.resources), columns.room)
-        tally = self._absent + Counter({RejectionCode.RECENTLY_REFUSED: len(self._refusing(job))})
+        tally = self._absent + Counter(
+            rejection.code
+            for place in set(columns.turned_away(job))
+            for rejection in own_reasons(job, columns.runners[place])
+        )
         for code in BOUND:
             masks = [columns.breaking(it) for it in job.bounds if BY_BOUND[it.kind] is code]
             tally[code] += int(np.any(masks, axis=0).sum()) if masks else 0
@@ -144,9 +153,13 @@ class Census:
         found = rejections(job, self._columns.profiles[profile])
         return tuple(it.code for it in found if it.permanent and STAGES[it.code] < _AMOUNTS)
 
-    def _refusing(self, job: SchedulingJob) -> list[int]:
-        places = self._columns.place_of
-        return [places[name] for name in job.refused_by if name in places]
+    def _away(self, job: SchedulingJob) -> list[tuple[int, RejectionCode]]:
+        """List the places that would not have this very job, each with its first reason."""
+        columns = self._columns
+        return [
+            (place, next(own_reasons(job, columns.runners[place])).code)
+            for place in columns.turned_away(job)
+        ]
 
 
 def _enough(wanted: list[int], offered: Numbers) -> npt.NDArray[np.bool_]:

@@ -107,6 +107,7 @@ _DOING = {
     RejectionCode.UNHEALTHY: ("is unhealthy", "are unhealthy"),
     RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
     RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
+    RejectionCode.DEGRADED: ("is not well", "are not well"),
     RejectionCode.NOT_APART: (
         "is not known to be apart from a job that it must be apart from",
         "are not known to be apart from a job that it must be apart from",

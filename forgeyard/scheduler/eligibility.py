@@ -23,6 +23,7 @@ from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
 from forgeyard.model.wishes import SpotWish
 from forgeyard.scheduler.bounds import BoundKind
+from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.words import amount_of, amount_text, tool_text, wanted_tool
 
@@ -36,6 +37,7 @@ class RejectionCode(StrEnum):
     UNHEALTHY = "unhealthy"
     SUSPECT = "suspect"
     RECENTLY_REFUSED = "recently_refused"
+    DEGRADED = "degraded"
     NOT_APART = "not_apart"
     NOT_SPREAD = "not_spread"
     NOT_BESIDE = "not_beside"
@@ -107,7 +109,16 @@ BY_BOUND = {
 }
 BOUND = frozenset(BY_BOUND.values())
 """Reasons that lie in where other jobs are."""
-PASSING = BUSY | BOUND | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
+PASSING = (
+    BUSY
+    | BOUND
+    | {
+        *_STATES.values(),
+        RejectionCode.SUSPECT,
+        RejectionCode.RECENTLY_REFUSED,
+        RejectionCode.DEGRADED,
+    }
+)
 """Reasons that pass with time; all others last until the runner or the job changes."""
 
 
@@ -164,6 +175,7 @@ def is_eligible(
     return (
         takes_work(runner)
         and runner.runner_id not in job.refused_by
+        and not is_spared(runner, job)
         and all(bound.is_kept(runner) for bound in job.bounds)
         and job.resources.fits_in(runner.free if free is None else free)
         and can_ever_run(job, runner)
@@ -175,6 +187,11 @@ def takes_work(runner: SchedulingRunner) -> bool:
     return (
         runner.state is RunnerState.ONLINE and runner.session_id is not None and not runner.suspect
     )
+
+
+def is_spared(runner: SchedulingRunner, job: SchedulingJob) -> bool:
+    """Tell whether a runner that is not well gets no job of this weight (RUN-013)."""
+    return runner.degraded and BASE[job.priority] > runner.takes_up_to
 
 
 def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
@@ -216,17 +233,28 @@ def is_trusted(wanted: TrustClass | None, offered: TrustClass) -> bool:
 def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
     """List why a runner takes no work at present, or not this job."""
     yield from own_absences(runner)
+    yield from own_reasons(job, runner)
+    for bound in job.bounds:
+        if not bound.is_kept(runner):
+            yield Rejection(
+                code=BY_BOUND[bound.kind], wanted=bound.wanted, offered=bound.offered(runner)
+            )
+
+
+def own_reasons(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    """List why a runner would not have this very job at present."""
     if runner.runner_id in job.refused_by:
         yield Rejection(
             code=RejectionCode.RECENTLY_REFUSED,
             wanted="a runner that has not refused it lately",
             offered=job.refused_by[runner.runner_id],
         )
-    for bound in job.bounds:
-        if not bound.is_kept(runner):
-            yield Rejection(
-                code=BY_BOUND[bound.kind], wanted=bound.wanted, offered=bound.offered(runner)
-            )
+    if is_spared(runner, job):
+        yield Rejection(
+            code=RejectionCode.DEGRADED,
+            wanted="a runner that is well",
+            offered=f"degraded, and takes no job of priority {job.priority} meanwhile",
+        )
 
 
 def own_absences(runner: SchedulingRunner) -> Iterator[Rejection]:
@@ -356,7 +384,11 @@ def _tool_mismatch(tool: Toolchain, wanted: ToolchainRequirement) -> RejectionCo
 def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Rejection:
     named = [tool for tool in offered.toolchains if tool.name == wanted.name]
     reasons = (_tool_mismatch(tool, wanted) for tool in named)
-    found = " and ".join(tool_text(tool.version or "unknown", tool.digest) for tool in named)
+    # Every tool has a digest, of which a reader hears only where one was asked for.
+    found = " and ".join(
+        tool_text(tool.version or "unknown", tool.digest if wanted.digest else None)
+        for tool in named
+    )
     return Rejection(
         code=next(reasons, None) or RejectionCode.MISSING_TOOLCHAIN,
         wanted=wanted_tool(wanted),

@@ -214,7 +214,8 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     census = Census(board.columns)
     for job in blocked:
         own = job.job_id if job.bounds else ""
-        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())), own)
+        weight = job.priority if board.columns.has_unwell else None
+        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())), weight, own)
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))

@@ -63,7 +63,8 @@ def load(
     jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
     wished = {job.job_id: job.wishes for job in jobs}
     readable = [row for row in rows if row["job_id"] in wished]
-    runners, waiting = _runners(connection), int(rows[0]["waiting"]) if rows else 0
+    runners = _runners(connection, policy)
+    waiting = int(rows[0]["waiting"]) if rows else 0
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
@@ -277,7 +278,7 @@ def _job(
     )
 
 
-def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
+def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
@@ -293,13 +294,13 @@ def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
-            found.append(_runner(dict(row), known))
+            found.append(_runner(dict(row), known, policy))
         except (Corrupt, ValueError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
-def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
+def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
@@ -319,6 +320,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
         degraded=row["health"] == RunnerHealth.DEGRADED,
+        takes_up_to=policy.degraded_takes,
         location=_location(row["location"]),
         holdings=holdings,
         holdings_digest=holdings_digest,

@@ -9,11 +9,13 @@ import pytest
 
 from benchmarks.naive import NaivePlanner
 from forgeyard.model.capability import Requirements
-from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.policy import ClassPolicy, SchedulingPolicy
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
+from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
@@ -31,7 +33,7 @@ from tests.worlds import (
     some_surroundings,
 )
 
-WORLDS = 420
+WORLDS = 460
 OFTEN = 12
 """Decisions that each term must have turned."""
 HUGE = (2**55, 2**61)
@@ -124,7 +126,9 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         project_id=project,
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
-        wishes=replace(job.wishes, keys=keys),
+        wishes=replace(
+            job.wishes, keys=keys, scheduling_class=rng.choice((None, None, *SchedulingClass))
+        ),
         lasts=rng.choice((30_000, 300_000, 3_000_000)),
     )
 
@@ -170,8 +174,12 @@ def _asked(
 
 def _rule(seed: int) -> SchedulingPolicy:
     rng = Random(seed)
-    policy = a_policy(seed)
-    return replace(policy, batch=rng.choice((3, 20, 100)), candidates=rng.randint(0, 4))
+    return replace(
+        a_policy(seed),
+        batch=rng.choice((3, 20, 100)),
+        candidates=rng.randint(0, 4),
+        classes=ClassPolicy(interactive=rng.randint(-100, 100), batch=rng.randint(-100, 100)),
+    )
 
 
 @pytest.mark.requirement("FAR-018", "SCO-001", "IDX-004")
@@ -190,6 +198,7 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["lent beyond a quota"] += naive.lent
         hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
+        hits["kept from an unwell runner"] += _spared(world)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale
         hits["turned away from losses"] += naive.avoided
@@ -203,6 +212,16 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
     demand_hits(hits, *hits)
     print(f"{WORLDS} worlds; decided by {dict(decided)}")
     assert all(decided[name] >= OFTEN for name in TERMS), decided
+
+
+def _spared(world: Snapshot) -> int:
+    """Count the pairs that only the runner's health forbids."""
+    return sum(
+        not is_eligible(job, runner) and is_eligible(job, replace(runner, degraded=False))
+        for job in world.jobs
+        for runner in world.runners
+        if runner.degraded
+    )
 
 
 def _is_fair_turn(world: Snapshot, policy: SchedulingPolicy, made: Plan) -> bool:
