@@ -166,7 +166,7 @@ class Board:
         """Rank group by group: far from its losses before near, and compared before passed over."""
         row = self._row(job)
         self._catch_up(row)
-        lent = self._lent(job) if self._held_at else {}
+        lent = self._lent(job)
         if not row.fitting and not lent:
             return
         scores = row.scores.copy()

@@ -250,7 +250,8 @@ class Terms:
             return_index=True,
             return_inverse=True,
         )
-        return _numbers(judge(runners[place]) for place in first.tolist())[codes]
+        places: list[int] = first.tolist()
+        return _numbers(judge(runners[place]) for place in places)[codes]
 
 
 def _numbers(values: Iterable[int]) -> Numbers:

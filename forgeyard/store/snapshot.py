@@ -107,9 +107,8 @@ def load_with(
         now = snapshot.taken_at
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
-        row = {**row, "eligible_at": since}
         found = _job(
-            row,
+            {**row, "eligible_at": since},
             decode(JobSpec, row["spec"]).requires,
             refusals,
             facts=facts.of_jobs(connection, [row], policy),
