@@ -12,7 +12,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.avoidance import nearness_to_losses
 from forgeyard.scheduler.diagnose import Diagnosis, diagnose, gated
-from forgeyard.scheduler.eligibility import is_eligible
+from forgeyard.scheduler.eligibility import can_ever_run, is_eligible
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.order import sort_key
 from forgeyard.scheduler.place import Decision
@@ -35,6 +35,8 @@ class NaivePlanner:
     held: list[tuple[SchedulingJob, Gate]] = field(default_factory=list[tuple[SchedulingJob, Gate]])
     lent: int = 0
     """Jobs beyond their quota that got what nobody else could use."""
+    spilled: int = 0
+    """Jobs that got what the owner of a reserved pool left idle."""
     used_a_hold: int = 0
     """Jobs on runners where room was held, for them or for others."""
     pooled: int = 0
@@ -72,7 +74,7 @@ class NaivePlanner:
                 self.held.append((job, gate))
                 continue
             shut = gates.pools_against(job)
-            every = self._open(self._rank(job, self.free), shut)
+            every = self._past(self._rank(job, self.free), shut)
             ranked = self._compared(every)
             if watched and ranked:
                 self._watch(job, ranked, every, shut)
@@ -92,9 +94,37 @@ class NaivePlanner:
                 continue
             job = self.scene.kin.bind(job)
             shut = gates.pools_against_bursting(job)
-            ranked = self._compared(self._open(self._rank(job, self.free), shut))
+            ranked = self._compared(self._past(self._rank(job, self.free), shut))
             if self._decide(job, ranked, shut):
                 self.lent += 1
+                gates.admit(job, self._pool_of(ranked[0][3]))
+        self._spill(gates)
+
+    def _spill(self, gates: Gates) -> None:
+        """Give what is left of kept pools to others, unless their owner waits for it."""
+        pools = {it.pool.pool_id: it.pool for it in self.snapshot.runners if it.pool.spillover}
+        lent = frozenset(
+            name
+            for name, pool in pools.items()
+            if not any(
+                pool.owner_id in job.scopes and runner.pool == pool and can_ever_run(job, runner)
+                for job in self.blocked
+                for runner in self.snapshot.runners
+            )
+        )
+        if not lent:
+            return
+        blocked, self.blocked = self.blocked, []
+        for waiting in blocked:
+            job = self.scene.kin.bind(waiting)
+            full = len(self.decisions) >= self.policy.batch
+            if full or gates.against_bursting(job) is not None:
+                self.blocked.append(job)
+                continue
+            shut = gates.pools_against_bursting(job)
+            ranked = self._compared(self._past(self._rank(job, self.free, lent=lent), shut))
+            if self._decide(job, ranked, shut, lent=lent):
+                self.spilled += 1
                 gates.admit(job, self._pool_of(ranked[0][3]))
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
@@ -112,11 +142,17 @@ class NaivePlanner:
                 free[hold.runner_id] = free[hold.runner_id].minus(hold.room)
         return free
 
-    def _rank(self, job: SchedulingJob, free: dict[str, Resources]) -> Ranked:
+    def _rank(
+        self,
+        job: SchedulingJob,
+        free: dict[str, Resources],
+        *,
+        lent: frozenset[str] = frozenset(),
+    ) -> Ranked:
         ranked: Ranked = []
         for name, runner in self._runners.items():
             left = self._usable(job, name, free[name])
-            if is_eligible(job, runner, free=left):
+            if is_eligible(job, runner, free=left, lent=lent):
                 judged = score(job, runner, left, self.scene)
                 near = nearness_to_losses(job, runner, self.scene)
                 ranked.append((near, -judged.weighed, tie_break(job.job_id, name), name, judged))
@@ -134,7 +170,7 @@ class NaivePlanner:
         self, job: SchedulingJob, ranked: Ranked, every: Ranked, shut: Mapping[str, Gate]
     ) -> None:
         """Count what decided."""
-        before = self._compared(self._open(self._rank(job, self._before), shut))
+        before = self._compared(self._past(self._rank(job, self._before), shut))
         self.stale += before[0][3] != ranked[0][3]
         self.forced += ranked[0][0] > 0
         self.avoided += ranked[0][0] == 0 and every[-1][0] > 0
@@ -156,13 +192,20 @@ class NaivePlanner:
     def _pool_of(self, runner_id: str) -> str:
         return self._runners[runner_id].pool_id
 
-    def _open(self, ranked: Ranked, shut: Mapping[str, Gate]) -> Ranked:
+    def _past(self, ranked: Ranked, shut: Mapping[str, Gate]) -> Ranked:
         """Keep the runners whose pool is not shut."""
         return [one for one in ranked if self._pool_of(one[3]) not in shut]
 
-    def _decide(self, job: SchedulingJob, ranked: Ranked, shut: Mapping[str, Gate]) -> bool:
+    def _decide(
+        self,
+        job: SchedulingJob,
+        ranked: Ranked,
+        shut: Mapping[str, Gate],
+        *,
+        lent: frozenset[str] = frozenset(),
+    ) -> bool:
         if not ranked:
-            behind = self._compared(self._rank(job, self.free))
+            behind = self._compared(self._rank(job, self.free, lent=lent))
             if behind:
                 self.held.append((job, shut[self._pool_of(behind[0][3])]))
                 self.pooled += 1

@@ -140,6 +140,8 @@ class AgentConfig(Group):
     """The machine that this agent shares with others on it; empty means the host's name."""
     site: Word = ""
     region: Word = ""
+    pool: Word = ""
+    """The pool that the runner would like to be in; an operator puts it there."""
     reliability: ReliabilityClass = ReliabilityClass.STANDARD
     cost_micros_per_hour: Micros | None = None
     """What an hour of this machine costs, in millionths of your currency."""

@@ -141,6 +141,7 @@ def a_registration(
     headroom: Resources | None = None,
     capabilities: Capabilities | None = None,
     location: Location = SOMEWHERE,
+    pool: str = "",
 ) -> Register:
     """Describe an agent's first message: 4 cores, 8 GiB, 50 GiB of disk, 4 jobs side by side."""
     return Register(
@@ -149,6 +150,7 @@ def a_registration(
         total=total or some_resources(cpu=4_000, memory=8 * GIB, disk=50 * GIB, slots=4),
         headroom=headroom or Resources(),
         location=location,
+        pool=pool,
     )
 
 

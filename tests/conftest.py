@@ -33,6 +33,8 @@ _EMPTY = (
     "DELETE FROM scopes WHERE scope_id NOT LIKE '%\\_default' AND scope_id <> 'scp_root'",
     "UPDATE scopes SET version = 1, weight = 1, burst_percent = 0, paused = 0, note = NULL,"
     " finish_tag = 0, clock = 0, max_jobs = NULL, max_cpu_milli = NULL, max_memory_bytes = NULL",
+    "UPDATE pools SET version = 1, owner_id = NULL, trust = NULL, sharing = 'shared',"
+    " spillover = 0, state = 'open', reason = NULL",
 )
 
 

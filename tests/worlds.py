@@ -34,6 +34,7 @@ from forgeyard.scheduler.bounds import Bound
 from forgeyard.scheduler.score import TERMS
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.equipment import naive_codes, naive_version, some_equipment, some_wishes
+from tests.places import naive_lasting, naive_passing, placeable, placed, some_pool
 from tests.scheduling import MINUTE, NOW
 
 T = TypeVar("T")
@@ -182,7 +183,6 @@ def some_runner(rng: Random, place: int) -> SchedulingRunner:
         holdings=some_holdings(rng),
         penalty=rng.choice((0, 0, 0, 500, 1_000, 4_000)),
         penalty_at=NOW - rng.randint(0, 90) * MINUTE,
-        owner_id=rng.choice((None, None, "tnt_default", "prj_default", "tnt_other")),
     )
 
 
@@ -215,12 +215,16 @@ def a_world(seed: int) -> Snapshot:
     for place in range(rng.randint(0, 16)):
         kind = rng.choice(kinds)
         job = some_job(rng, place)
-        queue.append(replace(job, requirements=kind.requirements, resources=kind.resources))
+        job = replace(job, requirements=kind.requirements, resources=kind.resources)
+        queue.append(placeable(rng, job))
+    owners = ("prj_default", "prj_other")
+    pools = [some_pool(rng, f"pol_{place}", owners) for place in range(3)]
+    runners = [some_runner(rng, place) for place in range(rng.randint(0, 8))]
     return Snapshot(
         partition="default",
         taken_at=NOW,
         jobs=tuple(queue),
-        runners=tuple(some_runner(rng, place) for place in range(rng.randint(0, 8))),
+        runners=tuple(placed(rng, runner, rng.choice(pools)) for runner in runners),
         waiting=len(queue),
         **some_surroundings(rng),
     )
@@ -275,7 +279,7 @@ def naive_match(job: SchedulingJob, runner: SchedulingRunner, free: Resources) -
     """Judge a pairing from the description of the rules alone."""
     if runner.state != "online" or runner.session_id is None or runner.suspect:
         return False
-    if not all(naive_bound(bound, runner) for bound in job.bounds):
+    if not all(naive_bound(bound, runner) for bound in job.bounds) or naive_passing(job, runner):
         return False
     rank = ("low", "normal", "high", "release_critical", "emergency").index(job.priority)
     if runner.degraded and rank * 100 > runner.takes_up_to:
@@ -289,6 +293,7 @@ def naive_capable(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Judge what waiting does not change: capabilities, trust and size."""
     want, have = job.requirements, runner.capabilities
     checks = [naive_fit(job.resources, naive_minus(runner.total, runner.headroom))]
+    checks.append(not naive_lasting(job, runner))
     if want.platform is not None:
         checks.append(have.platform == want.platform)
     if want.architecture is not None:

@@ -61,6 +61,7 @@ async def registration(
         headroom=found.headroom,
         location=location(config),
         holdings=held,
+        pool=config.pool,
     )
 
 

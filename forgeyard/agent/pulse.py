@@ -5,6 +5,7 @@ anew, and what is at hand when that has changed, but not with every heartbeat.
 """
 
 import asyncio
+from dataclasses import replace
 
 from forgeyard.agent import host, probe
 from forgeyard.agent.shelf import Shelf
@@ -12,9 +13,19 @@ from forgeyard.agent.work import Shop
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import Heartbeat, Register, Report
 from forgeyard.model.runner import ResourcePressure
+from forgeyard.model.units import Resources
 
 HOLDINGS_EVERY = 3
 """What is at hand is said with every third heartbeat at most."""
+SIGNIFICANT = 20
+"""A disk that has changed by less than a twentieth is as large as before."""
+
+
+def is_significant(before: Resources, after: Resources) -> bool:
+    """Tell whether a host has changed in size; what is free of a disk always does a little."""
+    if replace(before, disk=after.disk) != after:
+        return True
+    return abs(after.disk - before.disk) * SIGNIFICANT > before.disk
 
 
 class Pulse:
@@ -36,7 +47,9 @@ class Pulse:
         """
         config, kept = self._shop.config, await asyncio.to_thread(lambda: self._shop.shelf.size)
         found = await probe.report(config, self._shop.work_dir, kept=kept)
-        total = found.total if is_idle else self.report.total
+        total = self.report.total
+        if is_idle and is_significant(total, found.total):
+            total = found.total
         self.report = self._unsaid = Report(
             capabilities=found.capabilities, total=total, headroom=found.headroom
         )

@@ -20,6 +20,7 @@ from forgeyard.api import (
     metrics,
     outputs,
     policy,
+    pools,
     problems,
     runners,
     runs,
@@ -52,7 +53,7 @@ def assemble() -> FastAPI:
         "Submit runs and follow them.",
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, checkup.router, runners.router),
+            *(scheduler.router, checkup.router, runners.router, pools.router),
             *(policy.router, metrics.router, scopes.router, scopes.order_router),
         ),
         open_routers=(health.router, runs.schema_router),

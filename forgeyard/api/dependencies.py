@@ -13,9 +13,11 @@ from prometheus_client.registry import Collector
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import Config
+from forgeyard.model.injection import Injection
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import engine as database
 from forgeyard.store.blobs import BlobStore
+from forgeyard.store.policies import current
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,10 @@ class ApiDependencies:
     def policy(self, connection: sa.Connection) -> SchedulingPolicy:
         """Read the policy in force, at most a second old."""
         return self.policies.read(connection)
+
+    def injection(self, connection: sa.Connection) -> Injection:
+        """Read what the policy in force adds to jobs: this very one, for it is applied once."""
+        return current(connection, self.policies.built_in).injection
 
     @contextmanager
     def change(self) -> Generator[sa.Connection]:

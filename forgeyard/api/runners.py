@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path
 
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.runs import CHANNEL, UNSAID, Reason
+from forgeyard.model.runner import RunnerState
 from forgeyard.store import draining, overview, runners
 from forgeyard.store.engine import read
 
@@ -19,6 +20,12 @@ class Drain(Reason):
     """Why a runner is drained, and whether its jobs are cancelled instead of awaited."""
 
     cancel_active: bool = False
+
+
+class Declare(Reason):
+    """What an operator takes a runner for, whatever its agent says."""
+
+    state: RunnerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,20 @@ def undrain_runner(name: RunnerPath, deps: Deps, message: Reason = UNSAID) -> No
             connection,
             name,
             reason=message.reason or "undrained by request",
+            actor=message.actor,
+            channel=CHANNEL,
+        )
+
+
+@router.post("/{name}:set-state", status_code=204)
+def declare_runner(name: RunnerPath, deps: Deps, message: Declare) -> None:
+    """Take a runner for unhealthy, or for online again; it keeps the jobs that it has."""
+    with deps.change() as connection:
+        runners.declare(
+            connection,
+            name,
+            message.state,
+            reason=message.reason or "declared by request",
             actor=message.actor,
             channel=CHANNEL,
         )

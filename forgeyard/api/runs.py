@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import Annotated
 
@@ -18,7 +18,7 @@ from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
 from forgeyard.runfile.schema import QUEUE
 from forgeyard.runfile.source import resolved
-from forgeyard.store import readings, runs, views
+from forgeyard.store import readings, runs, shares, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
 
@@ -54,6 +54,8 @@ class Submit(Body):
     """See /v1/schema/runfile.json."""
     source_digest: Annotated[str, Field(max_length=71)] | None = None
     submitted_by: Who = "api"
+    proposal: bool = False
+    """Its content is not trusted: it never sees a trusted runner."""
     queue: Annotated[str, Field(pattern=QUEUE)] | None = None
     """The path of the queue that the jobs wait in; else the document's, else the default one."""
     elevate: Elevation = None
@@ -108,11 +110,13 @@ def submit_run(
         idempotency_key=idempotency_key,
         body_digest=_digest(message),
         git=resolved(spec.git, digest=message.source_digest),
+        proposal=message.proposal,
         queue=message.queue,
         elevation=message.elevate,
     )
     with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
         policy = deps.policy(connection)
+        submission = replace(submission, injection=deps.injection(connection))
         submitted = runs.submit(
             connection,
             submission,
@@ -135,6 +139,14 @@ def submit_run(
 def check_run(message: Submit, deps: Deps) -> Checked:
     """Say whether a run file would be accepted; nothing is stored."""
     spec = _compile(message, deps)
+    with read(deps.engine) as connection:
+        queue = shares.queue_of(connection, message.queue or spec.queue)
+        runs.injected(
+            spec,
+            deps.injection(connection),
+            queue=shares.path_of(connection, queue),
+            proposal=message.proposal,
+        )
     return Checked(
         name=spec.name, jobs=len(spec.jobs), needs=sum(len(job.needs) for job in spec.jobs)
     )
@@ -195,6 +207,7 @@ def rerun_failed(
             priorities=policy.priorities,
             elevation=message.elevate,
             rng=deps.rng,
+            injection=deps.injection(connection),
         )
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
     return _view(deps, submitted.run_id)
@@ -254,6 +267,8 @@ def _canonical(value: object) -> str:
 def _digest(message: Submit) -> str:
     """Name the body, however its keys were ordered: two submissions are the same or not."""
     said = [message.document, message.source_digest, message.submitted_by]
-    extra = message.model_dump(include={"queue", "elevate"}, exclude_none=True)
+    extra = message.model_dump(
+        include={"queue", "elevate", "proposal"}, exclude_none=True, exclude_defaults=True
+    )
     body = _canonical([*said, extra] if extra else said)
     return f"sha256:{hashlib.sha256(body.encode()).hexdigest()}"

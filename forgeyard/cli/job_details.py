@@ -58,6 +58,8 @@ def put_attempts(job: Job) -> None:
         output.put(f"  {', '.join(f'{name} {took}' for name, took in phases(job, attempt))}")
         if attempt.wall_ms is not None:
             output.put(f"  {used(attempt)}")
+        if attempt.trust:
+            output.put(f"  {judged(attempt)}")
         if attempt.steps:
             rows = [_step_row(step) for step in attempt.steps]
             output.put_table(STEP_COLUMNS, rows, empty="")
@@ -92,6 +94,14 @@ def phases(job: Job, attempt: Attempt) -> list[tuple[str, str]]:
         (name, output.duration(end - at))
         for (name, at), end in zip(reached, following, strict=False)
     ]
+
+
+def judged(attempt: Attempt) -> str:
+    """Say in one line by what the runner of a try was judged."""
+    return (
+        f"pool {attempt.pool}, trust {attempt.trust},"
+        f" capabilities {attempt.capability_digest}, policy {attempt.policy_digest}"
+    )
 
 
 def used(attempt: Attempt) -> str:

@@ -10,7 +10,18 @@ from typing import Annotated, Final
 
 import typer
 
-from forgeyard.cli import job, output, policy, run, run_file, runner, scheduler, scope, server
+from forgeyard.cli import (
+    job,
+    output,
+    policy,
+    pool,
+    run,
+    run_file,
+    runner,
+    scheduler,
+    scope,
+    server,
+)
 from forgeyard.errors import ForgeyardError
 
 BUG: Final = 70
@@ -28,6 +39,7 @@ app = typer.Typer(
 app.add_typer(run.app, name="run")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
+app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(job.app, name="job")

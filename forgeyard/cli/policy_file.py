@@ -1,5 +1,6 @@
 """The policy as a YAML file: written with what each number means, read with its lines."""
 
+import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, cast
@@ -59,8 +60,29 @@ def _lines(document: Mapping[str, object], known: Mapping[str, Number], at: str)
         if isinstance(value, Mapping):
             yield f"{name}:"
             yield from _lines(cast("Mapping[str, object]", value), known, f"{path}.")
+        elif isinstance(value, list):
+            yield from _list(name, cast("list[object]", value))
         else:
             yield indent + _line(name, value, known.get(path))
+
+
+def _list(name: str, values: list[object]) -> Iterator[str]:
+    """Write words in one line, and rules one to a line; JSON is YAML too."""
+    if not any(isinstance(value, Mapping) for value in values):
+        yield f"{name}: {json.dumps(values)}"
+        return
+    yield f"{name}:"
+    for value in values:
+        yield f"  - {json.dumps(_said(value))}"
+
+
+def _said(value: object) -> object:
+    """Leave out what a rule leaves open."""
+    if not isinstance(value, Mapping):
+        return value
+    entries = cast("Mapping[str, object]", value)
+    said = {name: _said(entry) for name, entry in entries.items()}
+    return {name: entry for name, entry in said.items() if entry not in (None, [], {})}
 
 
 def _line(name: str, value: object, number: Number | None) -> str:

@@ -78,6 +78,10 @@ def submit(
         str | None,
         typer.Option("--idempotency-key", help="The same key never starts a second run."),
     ] = None,
+    proposal: Annotated[
+        bool,
+        typer.Option("--proposal", help="It comes from outside: let no trusted runner see it."),
+    ] = False,
     as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -97,7 +101,7 @@ def submit(
     choice = Choice(source=source, no_source=no_source, git=git, ref=ref)
     config = settings(data_dir)
     with gathered(file, choice, quiet=as_json) as material, connect(*system) as client:
-        wish = {"queue": queue, "elevate": elevate}
+        wish = {"queue": queue, "elevate": elevate, "proposal": proposal or None}
         answer = submit_run(
             client, material, wish, config=config, idempotency_key=key, quiet=as_json
         )

@@ -39,6 +39,10 @@ def list_runners(
     for runner in found:
         for placed in runner.placed:
             output.put(f"{runner.name}: {placed.run}/{placed.job}, try {placed.attempt}")
+        if runner.declared_reason:
+            output.put(f"{runner.name}: taken for unhealthy: {runner.declared_reason}")
+        if runner.pool_wish not in ("", runner.pool):
+            output.put(f"{runner.name}: asks for pool {runner.pool_wish}, is in {runner.pool}")
         if runner.drain_requested:
             output.put(f"{runner.name}: drains: {runner.drain_reason or 'no reason given'}")
 
@@ -126,3 +130,26 @@ def undrain(
         output.put_json({"runner": runner, "drain_requested": False})
         return
     output.put(f"{runner} takes work again")
+
+
+@app.command("set-state")
+def set_state(
+    runner: RunnerName,
+    state: Annotated[str, typer.Argument(metavar="STATE", help="unhealthy, or online again.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Take a runner for unhealthy whatever its agent says, until it is declared online again.
+
+    It gets no more work; what it has goes on.
+
+    \b
+    Example:
+      forgeyard runner set-state build-7 unhealthy --reason "wrong results since Monday"
+    """
+    wish = {"state": state, "reason": reason, "actor": whoami()}
+    with connect(url, token_file, data_dir) as client:
+        client.post(f"{path_of('v1', 'runners', runner)}:set-state", wish)
+    output.put(f"{runner} is declared {state}")

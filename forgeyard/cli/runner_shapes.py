@@ -108,7 +108,9 @@ class Runner:
     pressure: str = ""
     drain_requested: bool = False
     drain_reason: str | None = None
+    declared_reason: str | None = None
     pool: str = ""
+    pool_wish: str = ""
     capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
     capability_digest: str = ""
     reported_at: int | None = None

@@ -151,6 +151,10 @@ def agent(
         str, typer.Option("--site", help="The rack, room or zone that this machine is in.")
     ] = "",
     region: Annotated[str, typer.Option("--region", help="The region that it is in.")] = "",
+    pool: Annotated[
+        str,
+        typer.Option("--pool", help="The pool to ask for; `pool assign` decides."),
+    ] = "",
     reliability: Annotated[
         ReliabilityClass | None,
         typer.Option("--reliability", help="How long this machine may be counted on."),
@@ -185,6 +189,7 @@ def agent(
         "toolchains": tuple(_toolchain(text) for text in toolchain or ()),
         "site": site,
         "region": region,
+        "pool": pool,
         "reliability": reliability,
         "work_dir": str(work_dir or ""),
         "secrets_file": str(secrets_file or ""),

@@ -59,6 +59,10 @@ class Attempt:
     failure_class: str | None = None
     exit_code: int | None = None
     message: str | None = None
+    pool: str = ""
+    trust: str = ""
+    capability_digest: str = ""
+    policy_digest: str = ""
     steps: tuple[Step, ...] = ()
     tests: Counts | None = None
     created_at: int | None = None

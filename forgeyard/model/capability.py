@@ -19,12 +19,15 @@ from packaging.version import InvalidVersion, Version
 from forgeyard.errors import InvalidRequirements
 from forgeyard.model.equipment import Equipment, EquipmentRequirement, Provenance, Word
 from forgeyard.model.location import Micros, ReliabilityClass
+from forgeyard.model.origin import WRITTEN, Origin
 
 REPORT_VERSION = 3
 """The schema of capability reports (ELG-027): 2 added equipment and provenance, 3 the
 reliability class and the cost."""
 MAX_TOOLCHAINS = 200
 MAX_LABELS = 64
+MAX_PLACES = 32
+MAX_ORIGINS = 512
 Labels = Annotated[Mapping[Word, Word], MaxLen(MAX_LABELS)]
 
 
@@ -54,6 +57,7 @@ class TrustClass(StrEnum):
 
 GENERAL_TRUST = frozenset({TrustClass.UNTRUSTED_GENERAL, TrustClass.TRUSTED_INTERNAL})
 """Classes that serve jobs which name no trust class; the others must be asked for."""
+RESTRICTED_TRUST = frozenset(TrustClass) - GENERAL_TRUST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +127,18 @@ class Requirements:
     trust: TrustClass | None = None
     agent_version: Word | None = None
     equipment: EquipmentRequirement = field(default_factory=EquipmentRequirement)
+    pools: Annotated[tuple[Word, ...], MaxLen(MAX_PLACES)] = ()
+    """Names of pools, of which the runner's must be one (ELG-030)."""
+    regions: Annotated[tuple[Word, ...], MaxLen(MAX_PLACES)] = ()
+    """Regions, of which the runner's must be one."""
+    origins: Annotated[Mapping[Word, Origin], MaxLen(MAX_ORIGINS)] = field(
+        default_factory=dict[str, Origin], compare=False
+    )
+    """Who wants what, by its path in a run file, such as `trust` or `labels.zone`."""
+
+    def origin(self, path: str) -> Origin:
+        """Tell who wants what stands at this path."""
+        return self.origins.get(path, WRITTEN)
 
 
 def normal_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -52,6 +52,8 @@ class Gap:
     is_known: bool
     wanted: str
     offered: str
+    path: str
+    """Which entry of a job's requirements it is about."""
 
 
 def has_gaps(wanted: EquipmentRequirement, offered: Equipment) -> bool:
@@ -86,24 +88,25 @@ def _gaps_but_gpus(wanted: EquipmentRequirement, offered: Equipment) -> Iterator
                 is_known=found is not None,
                 wanted=f"{aspect} {kind}",
                 offered=_one_of(aspect, found),
+                path=aspect.value,
             )
     for device in wanted.devices:
         yield from _device(device, offered)
 
 
-def wants(wanted: EquipmentRequirement) -> tuple[str, ...]:
-    """List everything that a job wants, in the words that gaps use."""
+def wants(wanted: EquipmentRequirement) -> tuple[tuple[str, str], ...]:
+    """List everything that a job wants by its path, in the words that gaps use."""
     kinds = (
         (Aspect.SANDBOX, wanted.sandbox),
         (Aspect.NETWORK, wanted.network),
         (Aspect.ISOLATION, wanted.isolation),
     )
     return (
-        *(f"CPU feature {feature}" for feature in wanted.cpu_features),
-        *(_runtime_text(runtime) for runtime in wanted.runtimes),
-        *(f"{aspect} {kind}" for aspect, kind in kinds if kind is not None),
-        *(_device_text(device) for device in wanted.devices),
-        *((_gpu_text(wanted.gpu),) if wanted.gpu else ()),
+        *(("cpu-features", f"CPU feature {feature}") for feature in wanted.cpu_features),
+        *((f"runtimes.{runtime.name}", _runtime_text(runtime)) for runtime in wanted.runtimes),
+        *((aspect.value, f"{aspect} {kind}") for aspect, kind in kinds if kind is not None),
+        *((f"devices.{device.kind}", _device_text(device)) for device in wanted.devices),
+        *((("gpu", _gpu_text(wanted.gpu)),) if wanted.gpu else ()),
     )
 
 
@@ -118,6 +121,7 @@ def _features(wanted: Sequence[str], offered: Sequence[str] | None) -> Iterator[
             is_known=offered is not None,
             wanted=f"{noun} {' and '.join(missing)}",
             offered="unknown CPU features" if offered is None else none,
+            path="cpu-features",
         )
 
 
@@ -136,6 +140,7 @@ def _runtime(wanted: RuntimeRequirement, offered: Equipment) -> Iterator[Gap]:
         is_known=None not in fits if named else offered.runtimes is not None,
         wanted=_runtime_text(wanted),
         offered=f"{wanted.name} {versions}" if named else missing,
+        path=f"runtimes.{wanted.name}",
     )
 
 
@@ -147,6 +152,7 @@ def _device(wanted: DeviceRequirement, offered: Equipment) -> Iterator[Gap]:
             is_known=offered.devices is not None,
             wanted=_device_text(wanted),
             offered="unknown devices" if offered.devices is None else str(found or "none"),
+            path=f"devices.{wanted.kind}",
         )
 
 
@@ -159,6 +165,7 @@ def _gpus(wanted: GpuRequirement, offered: tuple[Gpu, ...] | None) -> Iterator[G
             is_known=is_known,
             wanted=_gpu_text(wanted),
             offered="unknown GPUs" if offered is None else _gpus_text(offered),
+            path="gpu",
         )
 
 

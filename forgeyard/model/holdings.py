@@ -15,7 +15,7 @@ from annotated_types import Ge, Le, MaxLen
 from forgeyard.model.equipment import Word
 from forgeyard.model.units import LARGEST
 
-MAX_OBJECTS = 256
+MAX_OBJECTS = 128
 MAX_CLOSURES = 64
 MAX_BLOOM_BYTES = 4_096
 BLOOM_HASHES = 7

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from forgeyard.model.capability import Requirements
 from forgeyard.model.units import Bytes, MilliCpu, Millis, Resources
-from forgeyard.model.wishes import Domain, Wishes
+from forgeyard.model.wishes import Domain, Purpose, Wishes
 
 
 class FailureClass(StrEnum):
@@ -144,3 +144,12 @@ class JobSpec:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     matrix: MatrixCell | None = None
     wishes: Wishes = field(default_factory=Wishes)
+    proposal: bool = False
+    """Whether it comes from outside, as a proposal that nobody trusts yet; no run file says so."""
+    written: Requirements | None = None
+    """What its author asked for, if policy has added to it."""
+
+    @property
+    def purpose(self) -> Purpose:
+        """Tell what it is for."""
+        return self.wishes.purpose

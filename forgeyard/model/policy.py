@@ -1,4 +1,4 @@
-"""Every number an operator may turn, in one versioned document (MOD-004, MOD-005).
+"""Every number an operator may turn and every rule, in one versioned document (MOD-004, MOD-005).
 
 Durations are milliseconds. What stands beside a number is for `policy_document`, which holds a
 document from outside to it; code and tests may build any policy they like.
@@ -9,6 +9,9 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
+from annotated_types import MaxLen
+
+from forgeyard.model.rules import BUILT_IN_RULES, MAX_RULES, PolicyRule, Words
 from forgeyard.model.units import Millis
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -127,6 +130,18 @@ class AvoidancePolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StalenessPolicy:
+    """How old a capability report may be (ELG-029)."""
+
+    general: Annotated[
+        Millis, Setting(0, 365 * DAY, "a runner with an older report gets no work; 0s: any age")
+    ] = Millis(0)
+    sensitive: Annotated[
+        Millis, Setting(0, 365 * DAY, "the same for deploy, signing and restricted trust; 0s: any")
+    ] = Millis(30 * DAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPolicy:
     """When a runner is kept for a job that small ones would overtake for ever (FAR-026)."""
 
@@ -214,6 +229,9 @@ class SchedulingPolicy:
     degraded_takes: Annotated[
         int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
     ] = 100
+    maintenance_lead: Annotated[
+        Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
+    ] = Millis(DAY)
     score_at_most: Annotated[
         int, Setting(0, 1_000_000, "how many able runners are compared for a job; 0 compares all")
     ] = 0
@@ -232,6 +250,11 @@ class SchedulingPolicy:
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
+    staleness: StalenessPolicy = field(default_factory=StalenessPolicy)
+    nameable_pools: Words = ()
+    """The pools that a run file may name; `*` is any (ELG-030)."""
+    rules: Annotated[tuple[PolicyRule, ...], MaxLen(MAX_RULES)] = BUILT_IN_RULES
+    """What jobs must have whatever their authors say; those written replace the built-in ones."""
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""

@@ -1,15 +1,15 @@
-"""A policy as people write it: a mapping of numbers, held to its shape, ranges and relations.
+"""A policy as people write it: numbers and rules, held to their shape, ranges and relations.
 
 What is left out has its default. Durations are text with a unit, such as `30s`, or a number of
 milliseconds. Every complaint names the field, what was given and what is allowed.
 """
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from typing import (
     Annotated,
     Any,
-    Final,
     TypeGuard,
     TypeVar,
     cast,
@@ -20,10 +20,10 @@ from typing import (
 
 from forgeyard.errors import InvalidPolicy, InvalidQuantity
 from forgeyard.model.policy import SchedulingPolicy, Setting
+from forgeyard.model.policy_entries import LONGEST_TEXT, mapping_of, read_entry, shown
 from forgeyard.model.units import Millis, duration_text, parse_duration
 
 Part = TypeVar("Part")
-LONGEST_TEXT: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +55,13 @@ def read(document: object) -> SchedulingPolicy:
     """
     policy = _part(SchedulingPolicy, document, "")
     _check_relations(policy)
+    _check_names(policy)
     return policy
 
 
 def written(policy: SchedulingPolicy) -> dict[str, object]:
-    """Write a whole policy, durations in milliseconds; `read` gives it back."""
-    return asdict(policy)
+    """Write a whole policy as JSON has it, durations in milliseconds; `read` gives it back."""
+    return cast("dict[str, object]", json.loads(json.dumps(asdict(policy))))
 
 
 def numbers() -> tuple[Number, ...]:
@@ -72,7 +73,7 @@ def _numbers(kind: type[object], defaults: Mapping[str, Any], at: str) -> Iterat
     for name, hint in _hints(kind).items():
         if _is_part(hint):
             yield from _numbers(hint, defaults[name], f"{at}{name}.")
-        else:
+        elif _is_number(hint):
             yield _number(f"{at}{name}", hint, defaults[name])
 
 
@@ -87,6 +88,10 @@ def _is_part(hint: object) -> TypeGuard[type[object]]:
     return isinstance(hint, type) and is_dataclass(hint)
 
 
+def _is_number(hint: object) -> bool:
+    return get_origin(hint) is Annotated and isinstance(get_args(hint)[1], Setting)
+
+
 def _hints(kind: type[object]) -> dict[str, Any]:
     return get_type_hints(kind, include_extras=True)
 
@@ -94,31 +99,30 @@ def _hints(kind: type[object]) -> dict[str, Any]:
 def _part(kind: type[Part], given: object, at: str) -> Part:
     """Read one level of the document; `at` is its path with a dot, or empty."""
     hints = _hints(kind)
-    entries = _mapping(given, at)
+    entries = mapping_of(given, at)
     for key in entries:
         if key not in hints:
             path = f"{at}{str(key)[:LONGEST_TEXT]}"
             raise InvalidPolicy(f"{path}: unknown key", field=path, allowed=", ".join(hints))
     values = {
-        name: _part(hint, entries[name], f"{at}{name}.")
-        if _is_part(hint)
-        else _value(_number(f"{at}{name}", hint, 0), entries[name])
+        name: _read(hint, entries[name], f"{at}{name}")
         for name, hint in hints.items()
         if name in entries
     }
+    for field in fields(cast("Any", kind)):
+        if field.name not in values and field.default is field.default_factory is MISSING:
+            path = f"{at}{field.name}"
+            raise InvalidPolicy(f"{path}: is missing", field=path, allowed="to be there")
     return kind(**values)
 
 
-def _mapping(given: object, at: str) -> Mapping[object, object]:
-    if isinstance(given, Mapping):
-        return cast("Mapping[object, object]", given)
-    path = at.removesuffix(".")
-    raise InvalidPolicy(
-        f"{path or 'the policy'}: must be a mapping",
-        field=path or None,
-        value=_shown(given),
-        allowed="a mapping of names to values",
-    )
+def _read(hint: object, given: object, path: str) -> object:
+    """Read whatever stands at one path."""
+    if _is_part(hint):
+        return _part(hint, given, f"{path}.")
+    if _is_number(hint):
+        return _value(_number(path, hint, 0), given)
+    return read_entry(hint, given, path, part=_part)
 
 
 def _value(number: Number, given: object) -> int:
@@ -142,24 +146,11 @@ def _milliseconds(number: Number, text: str) -> Millis | None:
 
 def _refusal(number: Number, given: object, what: str) -> InvalidPolicy:
     return InvalidPolicy(
-        f"{number.path}: {_shown(given)} {what}",
+        f"{number.path}: {shown(given)} {what}",
         field=number.path,
-        value=_shown(given),
+        value=shown(given),
         allowed=number.allowed,
     )
-
-
-def _shown(given: object) -> str:
-    """Print a value for an error message: never deep, never long."""
-    if isinstance(given, str):
-        return repr(given) if len(given) <= LONGEST_TEXT else f"{given[:LONGEST_TEXT]!r}…"
-    if isinstance(given, int) and not isinstance(given, bool) and given.bit_length() > 64:
-        return "a very large number"
-    if given is None or isinstance(given, bool):
-        return "nothing" if given is None else str(given).lower()
-    if isinstance(given, int | float):
-        return str(given)
-    return "a mapping" if isinstance(given, Mapping) else "a list"
 
 
 def _check_relations(policy: SchedulingPolicy) -> None:
@@ -177,4 +168,15 @@ def _check_relations(policy: SchedulingPolicy) -> None:
                 field=path,
                 value=duration_text(value),
                 allowed=f"at most {duration_text(most)}, {part}lease.execution_ttl",
+            )
+
+
+def _check_names(policy: SchedulingPolicy) -> None:
+    """Refuse two rules of one name: nobody could tell which of them asked for something."""
+    names = [rule.name for rule in policy.rules]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            field = f"rules.{place}.name"
+            raise InvalidPolicy(
+                f"{field}: {name!r} comes twice", field=field, value=name, allowed="each name once"
             )

@@ -11,6 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Le, MaxLen
 
 from forgeyard.model.capability import Capabilities
+from forgeyard.model.equipment import Word
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
 from forgeyard.model.job import FailureClass, JobSpec
@@ -47,6 +48,8 @@ class Register(Report):
     runner_name: Annotated[str, MaxLen(100)]
     location: Location = SOMEWHERE
     """Not a capability, for it alone differs between machines that are otherwise alike."""
+    pool: Word = ""
+    """The pool that it would like to be in; only an operator puts it there (ELG-042)."""
     holdings: Holdings = NOTHING_HELD
     protocol_version: int = PROTOCOL_VERSION
 

@@ -35,6 +35,19 @@ class Preemptibility(StrEnum):
     RESTARTABLE = "restartable"
 
 
+class Purpose(StrEnum):
+    """What a job is for, which decides what policy asks of its runner (DEV-011)."""
+
+    BUILD = "build"
+    TEST = "test"
+    DEPLOY = "deploy"
+    SIGNING = "signing"
+
+
+CRITICAL_PURPOSES = frozenset({Purpose.DEPLOY, Purpose.SIGNING})
+"""What harms others when it runs in the wrong place."""
+
+
 class SpotWish(StrEnum):
     """What a job thinks of machines that may be taken away at any time (SPT-001, SPT-002)."""
 
@@ -86,3 +99,4 @@ class Wishes:
     distinct: Annotated[tuple[Distinct, ...], MaxLen(MAX_NAMED)] = ()
     beside: Word | None = None
     """The job of the run on whose host it must run (FAR-029)."""
+    purpose: Purpose = Purpose.BUILD

@@ -136,6 +136,7 @@ def _wishes(part: JobPart, at: str) -> Wishes:
         keys=unique(keys, at),
         preemption=part.preemption,
         spot=part.spot,
+        purpose=part.purpose,
     )
 
 

@@ -16,6 +16,7 @@ from forgeyard.model.equipment import (
     GpuRequirement,
     RuntimeRequirement,
 )
+from forgeyard.model.origin import Origin
 from forgeyard.model.units import Bytes, Rounding, parse_bytes
 from forgeyard.runfile.complaint import shown
 from forgeyard.runfile.schema import GpuPart, RequiresPart
@@ -45,6 +46,12 @@ def compile_requires(part: RequiresPart, at: str) -> Requirements:
         trust=part.trust,
         agent_version=part.agent_version,
         equipment=_equipment(part, at),
+        pools=tuple(sorted(unique(part.pools, f"{at}.pools"))),
+        regions=tuple(sorted(unique(part.regions, f"{at}.regions"))),
+        origins={
+            path: Origin(kind=origin.kind, detail=origin.detail or "")
+            for path, origin in part.origins.items()
+        },
     )
 
 

@@ -20,7 +20,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from forgeyard.model.capability import MAX_LABELS, Architecture, Platform, TrustClass
+from forgeyard.model.capability import (
+    MAX_LABELS,
+    MAX_ORIGINS,
+    MAX_PLACES,
+    Architecture,
+    Platform,
+    TrustClass,
+)
 from forgeyard.model.equipment import (
     MAX_DEVICE_COUNT,
     MAX_DEVICES,
@@ -33,11 +40,13 @@ from forgeyard.model.equipment import (
     SandboxKind,
 )
 from forgeyard.model.job import Condition, FailureClass, Priority
+from forgeyard.model.origin import OriginKind
 from forgeyard.model.wishes import (
     MAX_KEYS,
     MAX_NAMED,
     Domain,
     Preemptibility,
+    Purpose,
     SchedulingClass,
     SpotWish,
 )
@@ -208,6 +217,13 @@ class GpuPart(Part):
     sharing: GpuSharing | None = None
 
 
+class OriginPart(Part):
+    """Where a requirement comes from, for explanations; programs that write run files say it."""
+
+    kind: Literal[OriginKind.PIPELINE, OriginKind.ECOSYSTEM, OriginKind.PLATFORM, OriginKind.DEVICE]
+    detail: Title | None = Field(default=None, description="Such as: Swift iOS build plan.")
+
+
 class RequiresPart(Part):
     """What the job must find on its runner; every entry must hold."""
 
@@ -241,6 +257,19 @@ class RequiresPart(Part):
         default={}, max_length=MAX_DEVICES, description="How many of each kind."
     )
     gpu: GpuPart | None = None
+    pools: list[ToolName] = Field(
+        default=[],
+        max_length=MAX_PLACES,
+        description="Pools, one of which must be the runner's; only those that policy lets name.",
+    )
+    regions: list[Word] = Field(
+        default=[], max_length=MAX_PLACES, description="Regions, one of which must be the runner's."
+    )
+    origins: dict[Word, OriginPart] = Field(
+        default={},
+        max_length=MAX_ORIGINS,
+        description="By entry, such as trust or toolchains.xcode: where it comes from.",
+    )
 
 
 class TimeoutsPart(Part):
@@ -388,6 +417,9 @@ class JobPart(Part):
     beside: Name | None = Field(
         default=None, alias="with", description="The job on whose host it must run."
     )
+    purpose: Purpose = Field(
+        default=Purpose.BUILD, description="Policy demands more of deploy and signing jobs."
+    )
     scheduling_class: SchedulingClass | None = Field(
         default=None, alias="class", description="Default: the one that the priority implies."
     )
@@ -462,6 +494,7 @@ PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     (("jobs", "*", "resources"), ResourcesPart),
     (("jobs", "*", "requires"), RequiresPart),
     (("jobs", "*", "requires", "gpu"), GpuPart),
+    (("jobs", "*", "requires", "origins", "*"), OriginPart),
     (("jobs", "*", "timeouts"), TimeoutsPart),
     (("jobs", "*", "retry"), RetryPart),
     (("jobs", "*", "steps", "*"), StepPart),

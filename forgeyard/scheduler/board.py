@@ -22,6 +22,7 @@ from forgeyard.scheduler.holds import Holds
 from forgeyard.scheduler.scene import BEST, Scene
 from forgeyard.scheduler.score import hash64, score, total_weight
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+from forgeyard.scheduler.standing import NOBODY
 from forgeyard.scheduler.terms import KindTerms, Terms
 
 Scores = npt.NDArray[np.int32]
@@ -75,8 +76,8 @@ class Board:
     def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
         """List runners that take work and could do a job if they were empty, the emptiest first."""
         columns, wanted = self.columns, self.columns.wanted(job.resources)
-        able = columns.takes_work & columns.satisfying(job.requirements)
-        able &= columns.suiting(job.spot) & fits(wanted, columns.room)
+        able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, NOBODY)
+        able &= fits(wanted, columns.room)
         away = set(columns.turned_away(job))
         places = [place for place in np.flatnonzero(able).tolist() if place not in away]
         places = [place for place in places if self._is_bound_to(job, place)]
@@ -97,18 +98,18 @@ class Board:
         """Tell what a job may use of a runner where room is held, its own room included."""
         return self._whole[place].minus(self._holds.withheld(job, self._runner_id(place)))
 
-    def _lent(self, job: SchedulingJob) -> Mapping[int, int]:
+    def _held(self, job: SchedulingJob, lent: frozenset[str]) -> Mapping[int, int]:
         """List the held places that a job may use beyond what is free for all, with its scores.
 
         They are few, so each is judged by the plain rules.
         """
-        lent: dict[int, int] = {}
+        held: dict[int, int] = {}
         for place in self._held_at:
             runner, usable = self.columns.runners[place], self._usable(job, place)
             more = usable != self.columns.left_at(place)
-            if more and is_eligible(job, runner, free=usable):
-                lent[place] = score(job, runner, usable, self.scene).weighed
-        return lent
+            if more and is_eligible(job, runner, free=usable, lent=lent):
+                held[place] = score(job, runner, usable, self.scene).weighed
+        return held
 
     def _dissolve(self, job: SchedulingJob) -> None:
         """Give the room that was held for a job to all; rows that saw it held are made anew."""
@@ -129,15 +130,20 @@ class Board:
         return self.columns.runners[self.columns.place_of[runner_id]].pool_id
 
     def place(
-        self, job: SchedulingJob, *, outside: Collection[str] = ()
+        self,
+        job: SchedulingJob,
+        *,
+        outside: Collection[str] = (),
+        lent: frozenset[str] = NOBODY,
     ) -> tuple[tuple[str, int], ...]:
         """Give a job room on the best runner there is; tell who else may take it, best first.
 
-        Runners of the pools that it must stay outside of are passed over.
+        Runners of the pools that it must stay outside of are passed over; `lent` are pools that are
+        kept for owners who have no use for them.
         """
         # One who is bound to others is placed where it was judged, or not at all.
         length = 1 if job.bounds else 1 + self._policy.candidates
-        ranked = list(islice(next(self._ranked(job, outside), iter(())), length))
+        ranked = list(islice(next(self._ranked(job, outside, lent), iter(())), length))
         if ranked:
             winner, _ = ranked[0]
             self._dissolve(job)
@@ -150,10 +156,15 @@ class Board:
         return self._named(job, ranked)
 
     def ranking(
-        self, job: SchedulingJob, length: int, *, outside: Collection[str] = ()
+        self,
+        job: SchedulingJob,
+        length: int,
+        *,
+        outside: Collection[str] = (),
+        lent: frozenset[str] = NOBODY,
     ) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        ranked = (one for group in self._ranked(job, outside) for one in group)
+        ranked = (one for group in self._ranked(job, outside, lent) for one in group)
         return self._named(job, islice(ranked, length))
 
     def _named(
@@ -162,18 +173,20 @@ class Board:
         runners, whole = self.columns.runners, total_weight(self.scene.weights(job))
         return tuple((runners[place].runner_id, points // whole) for place, points in ranked)
 
-    def _ranked(self, job: SchedulingJob, outside: Collection[str]) -> Iterator[Ranked]:
+    def _ranked(
+        self, job: SchedulingJob, outside: Collection[str], lent: frozenset[str]
+    ) -> Iterator[Ranked]:
         """Rank group by group: far from its losses before near, and compared before passed over."""
-        row = self._row(job)
+        row = self._row(job, lent)
         self._catch_up(row)
-        lent = self._lent(job)
-        if not row.fitting and not lent:
+        held = self._held(job, lent)
+        if not row.fitting and not held:
             return
         scores = row.scores.copy()
         if not self._policy.score_at_most:
             for own in self._terms.own(job, slice(None)):
                 scores += own.astype(np.int32)
-        for place, points in lent.items():
+        for place, points in held.items():
             scores[place] = points
         self._bar(scores, job, outside)
         start = bisect_left(self.columns.hashes, hash64(job.job_id))
@@ -183,7 +196,7 @@ class Board:
             if (group < 0).all():
                 continue
             if self._policy.score_at_most:
-                yield from self._compared(job, row, group, start=start, lent=lent)
+                yield from self._compared(job, row, group, start=start, held=held)
             else:
                 yield _best_first(group, start)
 
@@ -202,7 +215,7 @@ class Board:
         able: Scores,
         *,
         start: int,
-        lent: Mapping[int, int],
+        held: Mapping[int, int],
     ) -> Iterator[Ranked]:
         """Score the first able runners of the ring from the job's own place on; then the rest."""
         places = np.flatnonzero(able >= 0)
@@ -212,39 +225,40 @@ class Board:
             scores = self._scores(row.wanted, row.terms, some)
             for own in self._terms.own(job, some):
                 scores += own.astype(np.int32)
-            for place, points in lent.items():
+            for place, points in held.items():
                 scores[some == place] = points
             order = np.lexsort((np.arange(len(some)), -scores))
             yield zip(some[order].tolist(), scores[order].tolist(), strict=True)
 
     def kind_of(self, job: SchedulingJob) -> int:
         """Number the kinds of job: those of one kind want the same things."""
-        return self._row(job).kind
+        return self._row(job, NOBODY).kind
 
-    def _row(self, job: SchedulingJob) -> _Row:
+    def _row(self, job: SchedulingJob, lent: frozenset[str]) -> _Row:
         """Find the row of a job's kind; jobs often share the very object of their requirements."""
-        known = (id(job.requirements), job.resources, job.scheduling_class, job.spot)
+        stands = self.columns.standing_towards(job, lent)
+        known = (id(job.requirements), job.resources, job.scheduling_class, job.spot, stands)
         row = self._known.get(known)
         if row is not None:
             return row
-        kind = kind_of(job)
+        kind = (*kind_of(job), stands)
         if kind not in self._rows:
-            self._rows[kind] = self._new_row(job)
+            number = self._kinds.setdefault(kind, len(self._kinds))
+            self._rows[kind] = self._new_row(job, lent, number)
         row = self._rows[kind]
         if row.requirements is job.requirements:
             self._known[known] = row
         return row
 
-    def _new_row(self, job: SchedulingJob) -> _Row:
+    def _new_row(self, job: SchedulingJob, lent: frozenset[str], kind: int) -> _Row:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
-        able = columns.takes_work & columns.satisfying(job.requirements)
-        able &= columns.suiting(job.spot)
+        able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, lent)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int32)
         terms = self._terms.of_kind(job)
         scores[places] = self._judged(wanted, terms, places)
         return _Row(
-            kind=self._kinds.setdefault(kind_of(job), len(self._kinds)),
+            kind=kind,
             requirements=job.requirements,
             wanted=wanted,
             terms=terms,
@@ -315,6 +329,8 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.trust,
         wanted.agent_version,
         wanted.equipment,
+        wanted.pools,
+        wanted.regions,
         job.resources,
         job.scheduling_class,
         job.spot,

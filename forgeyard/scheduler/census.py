@@ -28,6 +28,7 @@ from forgeyard.scheduler.eligibility import (
     rejections,
 )
 from forgeyard.scheduler.snapshot import SchedulingJob
+from forgeyard.scheduler.standing import passing
 from forgeyard.scheduler.words import DIMENSIONS
 
 Codes = tuple[RejectionCode, ...]
@@ -52,18 +53,19 @@ class Census:
     def diagnose(self, job: SchedulingJob) -> Diagnosis:
         """Find the nearest way to a runner and say what stands in it."""
         columns = self._columns
-        able = columns.satisfying(job.requirements)
-        able &= columns.suiting(job.spot) & fits(columns.wanted(job.resources), columns.room)
+        able = columns.satisfying(job)
+        able &= fits(columns.wanted(job.resources), columns.room)
         return self._not_now(job, able) if able.any() else self._never(job)
 
     def _not_now(self, job: SchedulingJob, able: Mask) -> Diagnosis:
         """Count what the runners that could do it are doing instead."""
-        obstacles = self._bound(job)
-        away = [
-            (place, code)
-            for place, code in self._away(job)
-            if self._obstacle[place] == STAGES[FULL]
-        ]
+        obstacles = self._obstacle
+        if self._columns.stands:
+            full = obstacles == STAGES[FULL]
+            obstacles = np.where(full, self._hindrances(job)[self._columns.profile_of], obstacles)
+        obstacles = self._bound(job, obstacles)
+        takes_work = self._columns.takes_work
+        away = [(place, code) for place, code in self._away(job) if takes_work[place]]
         if away:
             obstacles = obstacles.copy()
             obstacles[[place for place, _ in away]] = [STAGES[code] for _, code in away]
@@ -75,9 +77,8 @@ class Census:
             registered=len(able),
         )
 
-    def _bound(self, job: SchedulingJob) -> Places:
+    def _bound(self, job: SchedulingJob, obstacles: Places) -> Places:
         """Add to what keeps each runner the first bound that it would break."""
-        obstacles = self._obstacle
         for bound in job.bounds:
             breaking = self._columns.breaking(bound) & (obstacles == STAGES[FULL])
             obstacles = np.where(breaking, STAGES[BY_BOUND[bound.kind]], obstacles)
@@ -99,6 +100,9 @@ class Census:
         sizes = np.bincount(columns.profile_of, minlength=len(lacks)).tolist()
         for codes, size in zip(lacks, sizes, strict=True):
             tally.update(dict.fromkeys(codes, size))
+        for runner, size in zip(columns.profiles, sizes, strict=True):
+            held = (RejectionCode(it.code.value) for it in passing(job, runner))
+            tally.update(dict.fromkeys(held, size))
         busy = ~_enough(columns.wanted(job.resources), columns.free) & ~short
         for name, never_enough, not_enough in zip(DIMENSIONS, short, busy, strict=True):
             tally[RejectionCode(f"insufficient_{name}")] += int(never_enough.sum())
@@ -152,6 +156,12 @@ class Census:
         """List what a profile lacks for good, whatever its amounts."""
         found = rejections(job, self._columns.profiles[profile])
         return tuple(it.code for it in found if it.permanent and STAGES[it.code] < _AMOUNTS)
+
+    def _hindrances(self, job: SchedulingJob) -> Places:
+        """Find what keeps the runners of each profile from a job where they stand."""
+        first = (next(passing(job, runner), None) for runner in self._columns.profiles)
+        stages = (STAGES[RejectionCode(it.code.value) if it else FULL] for it in first)
+        return np.fromiter(stages, dtype=np.intp)
 
     def _away(self, job: SchedulingJob) -> list[tuple[int, RejectionCode]]:
         """List the places that would not have this very job, each with its first reason."""

@@ -13,14 +13,14 @@ from operator import attrgetter
 import numpy as np
 import numpy.typing as npt
 
-from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.model.wishes import Domain, SpotWish
+from forgeyard.model.wishes import Domain
 from forgeyard.scheduler.bounds import Bound, BoundKind, places_in
-from forgeyard.scheduler.eligibility import is_spared, satisfies, suits_spot, takes_work
+from forgeyard.scheduler.eligibility import is_able, is_spared, takes_work
 from forgeyard.scheduler.score import hash64
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.standing import is_plain, lasting, passing
 from forgeyard.scheduler.words import DIMENSIONS
 
 Numbers = npt.NDArray[np.int64]
@@ -47,6 +47,8 @@ class Columns:
         self.profiles: list[SchedulingRunner] = []
         """The first runner of each sort that can do the same things."""
         self.profile_of = self._profile()
+        self.stands = _stands(self.profiles)
+        """A runner for each place to stand that keeps anything from anybody."""
         self.takes_work: Mask = np.array([takes_work(it) for it in self.runners], dtype=np.bool_)
         self.divisor: Numbers = np.array(
             [1 + (runner.pressure is ResourcePressure.CPU) for runner in self.runners],
@@ -108,16 +110,9 @@ class Columns:
         amounts = [resources.cpu, resources.memory, resources.disk, resources.slots]
         return [min(amount, EXACT + 1) for amount in amounts] if self.exact else amounts
 
-    def satisfying(self, requirements: Requirements) -> Mask:
-        """Tell which runners meet every requirement, one look for each profile."""
-        looks = [satisfies(requirements, it.capabilities, it.trust) for it in self.profiles]
-        met: Mask = np.array(looks, dtype=np.bool_)[self.profile_of]
-        return met
-
-    def suiting(self, wish: SpotWish) -> Mask:
-        """Tell which machines may be of their class."""
-        looks = [suits_spot(wish, it.capabilities) for it in self.profiles]
-        met: Mask = np.array(looks, dtype=np.bool_)[self.profile_of]
+    def satisfying(self, job: SchedulingJob) -> Mask:
+        """Tell which runners meet every requirement where they stand, one look for each profile."""
+        met: Mask = self._of_profiles([is_able(job, it) for it in self.profiles])
         return met
 
     def domain(self, domain: Domain) -> tuple[Places, dict[str, int]]:
@@ -140,6 +135,22 @@ class Columns:
             return np.logical_not(taken[codes])
         taken[0] = True
         return taken[codes]
+
+    def open_to(self, job: SchedulingJob, lent: frozenset[str]) -> Mask:
+        """Tell which runners are kept from a job by nothing that passes where they stand."""
+        kept = [next(passing(job, it, lent=lent), None) is None for it in self.profiles]
+        return self._of_profiles(kept)
+
+    def standing_towards(self, job: SchedulingJob, lent: frozenset[str]) -> tuple[object, ...]:
+        """Group jobs of one kind by what each place to stand has against them."""
+        return tuple(
+            tuple(it.code for it in (*passing(job, stand, lent=lent), *lasting(job, stand)))
+            for stand in self.stands
+        )
+
+    def _of_profiles(self, answers: list[bool]) -> Mask:
+        of_places: Mask = np.array(answers, dtype=np.bool_)[self.profile_of]
+        return of_places
 
     def take(self, place: int, resources: Resources) -> None:
         """Give some of a runner's room away."""
@@ -167,10 +178,15 @@ class Columns:
 
     def _profile(self) -> Places:
         """Number the profiles; runners often share the very objects, which saves comparisons."""
-        capabilities = _identities(runner.capabilities for runner in self.runners)
-        trust = _identities(runner.trust for runner in self.runners)
+        parts = (
+            _identities(runner.capabilities for runner in self.runners),
+            _identities(runner.trust for runner in self.runners),
+            _identities(runner.pool for runner in self.runners),
+            _numbered(runner.location.region for runner in self.runners),
+            _identities(runner.freshness for runner in self.runners),
+        )
         pairs, first, pair_of = np.unique(
-            np.stack((capabilities, trust)), axis=1, return_index=True, return_inverse=True
+            np.stack(parts), axis=1, return_index=True, return_inverse=True
         )
         numbers: dict[object, int] = {}
         profiles = np.empty(pairs.shape[1], dtype=np.intp)
@@ -188,6 +204,22 @@ class Columns:
 
 def _identities(objects: Iterable[object]) -> Places:
     return np.fromiter(map(id, objects), dtype=np.intp)
+
+
+def _numbered(values: Iterable[object]) -> Places:
+    """Number values, for equal ones are often not the same object."""
+    numbers: dict[object, int] = {}
+    found = (numbers.setdefault(value, len(numbers)) for value in values)
+    return np.fromiter(found, dtype=np.intp)
+
+
+def _stands(profiles: Iterable[SchedulingRunner]) -> list[SchedulingRunner]:
+    by_place = {
+        (runner.pool, runner.trust, runner.freshness): runner
+        for runner in profiles
+        if not is_plain(runner)
+    }
+    return list(by_place.values())
 
 
 def fits(wanted: list[int], offered: Numbers) -> Mask:
@@ -240,4 +272,7 @@ def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
         offered.agent_version,
         offered.equipment,
         offered.reliability,
+        runner.pool,
+        runner.location.region,
+        runner.freshness,
     )

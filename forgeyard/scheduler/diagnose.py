@@ -37,6 +37,8 @@ class DiagnosticCode(StrEnum):
     SPOT_FORBIDDEN = "SPOT_FORBIDDEN"
     MISSING_LABEL = "MISSING_LABEL"
     MISSING_TOOLCHAIN = "MISSING_TOOLCHAIN"
+    NO_MATCHING_POOL = "NO_MATCHING_POOL"
+    NO_MATCHING_REGION = "NO_MATCHING_REGION"
     NO_MATCHING_AGENT_VERSION = "NO_MATCHING_AGENT_VERSION"
     MISSING_CPU_FEATURE = "MISSING_CPU_FEATURE"
     MISSING_RUNTIME = "MISSING_RUNTIME"
@@ -84,6 +86,11 @@ _CODES = {
     RejectionCode.OS_VERSION_UNKNOWN: DiagnosticCode.NO_MATCHING_OS_VERSION,
     RejectionCode.TRUST_MISMATCH: DiagnosticCode.TRUST_MISMATCH,
     RejectionCode.SPOT_FORBIDDEN: DiagnosticCode.SPOT_FORBIDDEN,
+    RejectionCode.POOL_TRUST: DiagnosticCode.TRUST_MISMATCH,
+    RejectionCode.POOL_RESERVED: DiagnosticCode.NO_MATCHING_POOL,
+    RejectionCode.POOL_NOT_ALLOWED: DiagnosticCode.NO_MATCHING_POOL,
+    RejectionCode.REGION_MISMATCH: DiagnosticCode.NO_MATCHING_REGION,
+    RejectionCode.REGION_UNKNOWN: DiagnosticCode.NO_MATCHING_REGION,
     RejectionCode.MISSING_LABEL: DiagnosticCode.MISSING_LABEL,
     RejectionCode.MISSING_TOOLCHAIN: DiagnosticCode.MISSING_TOOLCHAIN,
     RejectionCode.TOOLCHAIN_VERSION: DiagnosticCode.MISSING_TOOLCHAIN,
@@ -108,6 +115,16 @@ _DOING = {
     RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
     RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
     RejectionCode.DEGRADED: ("is not well", "are not well"),
+    RejectionCode.POOL_DRAINING: ("is in a pool that drains", "are in pools that drain"),
+    RejectionCode.POOL_MAINTENANCE: (
+        "is in a pool under maintenance",
+        "are in pools under maintenance",
+    ),
+    RejectionCode.POOL_KEPT: (
+        "is kept for the owner of its pool",
+        "are kept for the owners of their pools",
+    ),
+    RejectionCode.CAPABILITIES_STALE: ("has to report anew", "have to report anew"),
     RejectionCode.NOT_APART: (
         "is not known to be apart from a job that it must be apart from",
         "are not known to be apart from a job that it must be apart from",

@@ -5,7 +5,7 @@ enters here (SCO-004).
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from forgeyard.model.capability import (
@@ -19,13 +19,15 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.gaps import Aspect, gaps, has_gaps
 from forgeyard.model.location import ReliabilityClass
+from forgeyard.model.origin import WRITTEN, Origin, OriginKind
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
 from forgeyard.model.wishes import SpotWish
 from forgeyard.scheduler.bounds import BoundKind
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
-from forgeyard.scheduler.words import amount_of, amount_text, tool_text, wanted_tool
+from forgeyard.scheduler.standing import NOBODY, Hindrance, lasting, passing, stands_against
+from forgeyard.scheduler.words import amount_of, amount_text, attributed, tool_text, wanted_tool
 
 
 class RejectionCode(StrEnum):
@@ -38,6 +40,10 @@ class RejectionCode(StrEnum):
     SUSPECT = "suspect"
     RECENTLY_REFUSED = "recently_refused"
     DEGRADED = "degraded"
+    POOL_DRAINING = "pool_draining"
+    POOL_MAINTENANCE = "pool_maintenance"
+    POOL_KEPT = "pool_kept"
+    CAPABILITIES_STALE = "capabilities_stale"
     NOT_APART = "not_apart"
     NOT_SPREAD = "not_spread"
     NOT_BESIDE = "not_beside"
@@ -51,6 +57,11 @@ class RejectionCode(StrEnum):
     AGENT_VERSION_UNKNOWN = "agent_version_unknown"
     TRUST_MISMATCH = "trust_mismatch"
     SPOT_FORBIDDEN = "spot_forbidden"
+    POOL_TRUST = "pool_trust"
+    POOL_RESERVED = "pool_reserved"
+    POOL_NOT_ALLOWED = "pool_not_allowed"
+    REGION_MISMATCH = "region_mismatch"
+    REGION_UNKNOWN = "region_unknown"
     MISSING_LABEL = "missing_label"
     MISSING_TOOLCHAIN = "missing_toolchain"
     TOOLCHAIN_VERSION = "toolchain_version"
@@ -117,6 +128,10 @@ PASSING = (
         RejectionCode.SUSPECT,
         RejectionCode.RECENTLY_REFUSED,
         RejectionCode.DEGRADED,
+        RejectionCode.POOL_DRAINING,
+        RejectionCode.POOL_MAINTENANCE,
+        RejectionCode.POOL_KEPT,
+        RejectionCode.CAPABILITIES_STALE,
     }
 )
 """Reasons that pass with time; all others last until the runner or the job changes."""
@@ -129,6 +144,10 @@ class Rejection:
     code: RejectionCode
     wanted: str
     offered: str
+    path: str = ""
+    """Which entry of the requirements it is about, if it is about one."""
+    origin: Origin | None = None
+    """Who added that entry."""
 
     @property
     def permanent(self) -> bool:
@@ -158,25 +177,50 @@ def rejections(
     """
     return (
         *absences(job, runner),
-        *_capability_reasons(job.requirements, runner.capabilities),
-        *_trust_reasons(job.requirements.trust, runner.trust),
-        *_spot_reasons(job, runner),
-        *_label_reasons(job.requirements, runner.capabilities),
-        *_toolchain_reasons(job.requirements, runner.capabilities),
-        *_equipment_reasons(job.requirements, runner.capabilities),
+        *(_attributed(it, job.requirements) for it in _unmet(job, runner)),
         *_resource_reasons(job.resources, runner, runner.free if free is None else free),
     )
 
 
+def _unmet(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    """List the requirements that are not met, whatever the load."""
+    wanted, offered = job.requirements, runner.capabilities
+    yield from _capability_reasons(wanted, offered)
+    yield from _trust_reasons(wanted.trust, runner.trust)
+    yield from _spot_reasons(job, runner)
+    yield from map(_of_standing, lasting(job, runner))
+    yield from _label_reasons(wanted, offered)
+    yield from _toolchain_reasons(wanted, offered)
+    yield from _equipment_reasons(wanted, offered)
+
+
+def _attributed(rejection: Rejection, wanted: Requirements) -> Rejection:
+    """Say who wants what is not met, where that is not the author of the job (ELG-036)."""
+    if not rejection.path:
+        return rejection
+    origin = wanted.origin(rejection.path)
+    if origin == WRITTEN:
+        return replace(rejection, origin=rejection.origin or origin)
+    return replace(rejection, origin=origin, wanted=attributed(rejection.wanted, origin))
+
+
 def is_eligible(
-    job: SchedulingJob, runner: SchedulingRunner, *, free: Resources | None = None
+    job: SchedulingJob,
+    runner: SchedulingRunner,
+    *,
+    free: Resources | None = None,
+    lent: frozenset[str] = NOBODY,
 ) -> bool:
-    """Tell whether `rejections` would be empty, and stop at the first reason against it."""
+    """Tell whether `rejections` would be empty, and stop at the first reason against it.
+
+    `lent` are pools that are kept for owners who have no use for them.
+    """
     return (
         takes_work(runner)
         and runner.runner_id not in job.refused_by
         and not is_spared(runner, job)
         and all(bound.is_kept(runner) for bound in job.bounds)
+        and next(passing(job, runner, lent=lent), None) is None
         and job.resources.fits_in(runner.free if free is None else free)
         and can_ever_run(job, runner)
     )
@@ -196,10 +240,15 @@ def is_spared(runner: SchedulingRunner, job: SchedulingJob) -> bool:
 
 def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Tell whether only passing reasons can stand against this pairing."""
+    return is_able(job, runner) and job.resources.fits_in(runner.allocatable)
+
+
+def is_able(job: SchedulingJob, runner: SchedulingRunner) -> bool:
+    """Tell whether a runner meets every requirement where it stands, whatever the amounts."""
     return (
         satisfies(job.requirements, runner.capabilities, runner.trust)
         and suits_spot(job.spot, runner.capabilities)
-        and job.resources.fits_in(runner.allocatable)
+        and not stands_against(job, runner)
     )
 
 
@@ -234,6 +283,7 @@ def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection
     """List why a runner takes no work at present, or not this job."""
     yield from own_absences(runner)
     yield from own_reasons(job, runner)
+    yield from map(_of_standing, passing(job, runner))
     for bound in job.bounds:
         if not bound.is_kept(runner):
             yield Rejection(
@@ -255,6 +305,15 @@ def own_reasons(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Reject
             wanted="a runner that is well",
             offered=f"degraded, and takes no job of priority {job.priority} meanwhile",
         )
+
+
+def _of_standing(hindrance: Hindrance) -> Rejection:
+    return Rejection(
+        code=RejectionCode(hindrance.code.value),
+        wanted=hindrance.wanted,
+        offered=hindrance.offered,
+        path=hindrance.path,
+    )
 
 
 def own_absences(runner: SchedulingRunner) -> Iterator[Rejection]:
@@ -284,6 +343,7 @@ def _capability_reasons(wanted: Requirements, offered: Capabilities) -> Iterator
             offered.platform,
             RejectionCode.PLATFORM_MISMATCH,
             RejectionCode.PLATFORM_UNKNOWN,
+            path="platform",
         )
     if wanted.architecture not in (None, offered.architecture):
         yield _differs(
@@ -292,6 +352,7 @@ def _capability_reasons(wanted: Requirements, offered: Capabilities) -> Iterator
             offered.architecture,
             RejectionCode.ARCHITECTURE_MISMATCH,
             RejectionCode.ARCHITECTURE_UNKNOWN,
+            path="arch",
         )
     versions = (
         ("OS version", wanted.os_version, offered.os_version, _OS_VERSION),
@@ -304,6 +365,7 @@ def _capability_reasons(wanted: Requirements, offered: Capabilities) -> Iterator
                 code=unknown if fits is None else mismatch,
                 wanted=f"{name} {wish}",
                 offered=_or_unknown(name, found),
+                path=name.lower().replace(" ", "-"),
             )
 
 
@@ -313,11 +375,14 @@ def _differs(
     offered: str | None,
     mismatch: RejectionCode,
     unknown: RejectionCode,
+    *,
+    path: str,
 ) -> Rejection:
     return Rejection(
         code=unknown if offered is None else mismatch,
         wanted=f"{name} {wanted}",
         offered=_or_unknown(name, offered),
+        path=path,
     )
 
 
@@ -332,6 +397,8 @@ def _trust_reasons(wanted: TrustClass | None, offered: TrustClass) -> Iterator[R
             code=RejectionCode.TRUST_MISMATCH,
             wanted=f"trust {names}",
             offered=f"trust {offered}",
+            path="trust",
+            origin=Origin(kind=OriginKind.SECURITY) if wanted is None else None,
         )
 
 
@@ -352,6 +419,7 @@ def _label_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[Reje
                 code=RejectionCode.MISSING_LABEL,
                 wanted=f"label {name}={value}",
                 offered=f"no label {name}" if found is None else f"label {name}={found}",
+                path=f"labels.{name}",
             )
 
 
@@ -393,6 +461,7 @@ def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Reject
         code=next(reasons, None) or RejectionCode.MISSING_TOOLCHAIN,
         wanted=wanted_tool(wanted),
         offered=f"{wanted.name} {found}" if named else f"no {wanted.name}",
+        path=f"toolchains.{wanted.name}",
     )
 
 
@@ -400,7 +469,10 @@ def _equipment_reasons(wanted: Requirements, offered: Capabilities) -> Iterator[
     for gap in gaps(wanted.equipment, offered.equipment):
         mismatch, unknown = codes_of(gap.aspect)
         yield Rejection(
-            code=mismatch if gap.is_known else unknown, wanted=gap.wanted, offered=gap.offered
+            code=mismatch if gap.is_known else unknown,
+            wanted=gap.wanted,
+            offered=gap.offered,
+            path=gap.path,
         )
 
 

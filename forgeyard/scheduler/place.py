@@ -6,6 +6,7 @@ gone for the jobs behind it. The same code plans and explains.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
@@ -13,11 +14,13 @@ from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.holds import BackfillWish, HoldKind
+from forgeyard.scheduler.lending import idle_pools
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.preempt import Nomination, may_preempt, nominate
 from forgeyard.scheduler.pressure import Pressure, judge
 from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+from forgeyard.scheduler.standing import NOBODY
 
 BACKFILL_CHOICE = 8
 """How many of the emptiest runners are compared for who will have room first."""
@@ -49,7 +52,7 @@ class Plan:
     """Runners to clear for urgent jobs."""
     pressure: Pressure = field(default_factory=Pressure)
     capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
-    """The capability digest by which each runner was judged; another one voids the judgement."""
+    """The capabilities and the pool by which each runner was judged; others void the judgement."""
 
 
 def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
@@ -72,7 +75,7 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
         nominations=_nominations(cycle, snapshot, policy),
         pressure=cycle.pressure,
         capabilities=dict(
-            sorted((runner.runner_id, runner.capability_digest) for runner in snapshot.runners)
+            sorted((runner.runner_id, runner.fingerprint) for runner in snapshot.runners)
         ),
     )
 
@@ -129,22 +132,44 @@ class Cycle:
                 self._place(job, self.gates.pools_against_bursting(job))
             else:
                 self.held.append((job, gate))
+        self._spill()
 
-    def _place(self, job: SchedulingJob, shut: Mapping[str, Gate]) -> None:
-        candidates = self.board.place(job, outside=shut)
+    def _spill(self) -> None:
+        """Let jobs that found nothing have what the owners of reserved pools leave idle."""
+        lent = idle_pools(self.board.columns, self.blocked)
+        if not lent:
+            return
+        blocked, self.blocked = self.blocked, []
+        for waiting in blocked:
+            job = self.board.scene.kin.bind(waiting)
+            if self.is_full or self.gates.against_bursting(job) is not None:
+                self.blocked.append(job)
+            else:
+                self._place(job, self.gates.pools_against_bursting(job), lent=lent)
+
+    def _place(
+        self, job: SchedulingJob, shut: Mapping[str, Gate], *, lent: frozenset[str] = NOBODY
+    ) -> None:
+        candidates = self.board.place(job, outside=shut, lent=lent)
         if candidates:
             self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
             self.queue.charge(job)
             self.gates.admit(job, self.board.pool_of(candidates[0][0]))
-        elif (gate := pool_gate(self.board, job, shut)) is not None:
+        elif (gate := pool_gate(self.board, job, shut, lent=lent)) is not None:
             self.held.append((job, gate))
         else:
             self.blocked.append(job)
 
 
-def pool_gate(board: Board, job: SchedulingJob, shut: Mapping[str, Gate]) -> Gate | None:
+def pool_gate(
+    board: Board,
+    job: SchedulingJob,
+    shut: Mapping[str, Gate],
+    *,
+    lent: frozenset[str] = NOBODY,
+) -> Gate | None:
     """Find the gate of the pool whose runner a job would get if the pool were not shut to it."""
-    ranking = board.ranking(job, 1) if shut else ()
+    ranking = board.ranking(job, 1, lent=lent) if shut else ()
     return shut.get(board.pool_of(ranking[0][0])) if ranking else None
 
 
@@ -215,7 +240,9 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     for job in blocked:
         own = job.job_id if job.bounds else ""
         weight = job.priority if board.columns.has_unwell else None
-        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())), weight, own)
+        refusals, asked = tuple(sorted(job.refused_by.items())), job.requirements.origins
+        origins = tuple(sorted(asked.items(), key=itemgetter(0)))
+        key = (board.kind_of(job), refusals, weight, origins, own)
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))

@@ -22,7 +22,7 @@ from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapsh
 BEST = 1000
 SAME_SITE, SAME_REGION = 500, 250
 """What a place near to something counts, where being there counts 1000."""
-_capabilities, _owner = attrgetter("capabilities"), attrgetter("owner_id")
+_capabilities, _owner = attrgetter("capabilities"), attrgetter("pool.owner_id")
 Feature = tuple[str, str, str]
 """What a runner has that others may lack: its sort, its name, and which one."""
 

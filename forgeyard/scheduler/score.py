@@ -178,7 +178,7 @@ def _reliability(_: SchedulingJob, runner: SchedulingRunner, scene: Scene) -> in
 
 
 def _fairness(job: SchedulingJob, runner: SchedulingRunner, _: Scene) -> int:
-    return BEST if runner.owner_id in job.scopes else 0
+    return BEST if runner.pool.owner_id in job.scopes else 0
 
 
 def _cost(_: SchedulingJob, runner: SchedulingRunner, scene: Scene) -> int:

@@ -20,6 +20,7 @@ from forgeyard.scheduler.bounds import Bound
 from forgeyard.scheduler.holds import HeldRoom
 from forgeyard.scheduler.readings import Readings
 from forgeyard.scheduler.scopes import SchedulingScope
+from forgeyard.scheduler.standing import Freshness, SchedulingPool, fingerprint
 
 CLASS_OF = MappingProxyType(
     {
@@ -31,6 +32,8 @@ CLASS_OF = MappingProxyType(
     }
 )
 """The class of a job that names none."""
+
+DEFAULT_POOL = SchedulingPool()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +122,7 @@ class SchedulingRunner:
     state: RunnerState = RunnerState.ONLINE
     suspect: bool = False
     """It lost a lease and has not been heard of since."""
-    pool_id: str = "pol_default"
+    pool: SchedulingPool = DEFAULT_POOL
     trust: TrustClass = TrustClass.TRUSTED_INTERNAL
     """From the registration record, never from the capability report (ELG-042)."""
     capabilities: Capabilities = field(default_factory=Capabilities)
@@ -141,8 +144,18 @@ class SchedulingRunner:
     penalty_at: int = 0
     reported_at: int = 0
     """When its capability report came (ELG-029)."""
-    owner_id: str | None = None
-    """The scope that its pool belongs to; none: everybody's."""
+    freshness: Freshness = Freshness.FRESH
+    """What policy makes of the age of that report."""
+
+    @property
+    def pool_id(self) -> str:
+        """Name its pool."""
+        return self.pool.pool_id
+
+    @property
+    def fingerprint(self) -> str:
+        """Name what it is judged by."""
+        return fingerprint(self.capability_digest, self.pool.pool_id, self.pool.version)
 
     @property
     def allocatable(self) -> Resources:
@@ -233,6 +246,7 @@ def _wishes_line(wishes: Wishes) -> list[object]:
         [] if spread is None else [spread.group, spread.over, spread.required],
         sorted([distinct.by, *sorted(distinct.jobs)] for distinct in wishes.distinct),
         wishes.beside or "",
+        wishes.purpose,
     ]
 
 
@@ -270,7 +284,7 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         runner.session_id or "",
         runner.state,
         runner.suspect,
-        runner.pool_id,
+        _pool_line(runner.pool),
         runner.trust,
         runner.capability_digest,
         _amounts(runner.allocatable),
@@ -281,7 +295,17 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         runner.holdings_digest,
         [runner.penalty, runner.penalty_at],
         runner.reported_at,
-        runner.owner_id or "",
+        runner.freshness,
+    ]
+
+
+def _pool_line(pool: SchedulingPool) -> list[object]:
+    """List what decides about a pool; its version stands for what an operator set."""
+    return [
+        pool.pool_id,
+        pool.version,
+        pool.draining,
+        -1 if pool.closes_in is None else pool.closes_in,
     ]
 
 

@@ -230,7 +230,7 @@ class Terms:
     @cached_property
     def _owner_of(self) -> tuple[Places, list[str | None]]:
         numbers: dict[str | None, int] = {}
-        codes = [numbers.setdefault(it.owner_id, len(numbers)) for it in self._columns.runners]
+        codes = [numbers.setdefault(it.pool.owner_id, len(numbers)) for it in self._columns.runners]
         return np.array(codes, dtype=np.intp), list(numbers)
 
     def _where(self, judge: Callable[[Location], int]) -> Numbers:

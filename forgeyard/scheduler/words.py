@@ -2,33 +2,48 @@
 
 from forgeyard.model.capability import ToolchainRequirement
 from forgeyard.model.gaps import wants
+from forgeyard.model.origin import WRITTEN, Origin
 from forgeyard.model.units import Resources, Rounding, bytes_text, cpu_text
 from forgeyard.scheduler.snapshot import SchedulingJob
+from forgeyard.scheduler.standing import pools_text, regions_text
 
 DIMENSIONS = ("cpu", "memory", "disk", "slots")
 
 
 def wanted_texts(job: SchedulingJob) -> tuple[str, ...]:
-    """List everything a job must find on its runner."""
+    """List everything a job must find on its runner, and who wants it beside its author."""
     wanted = job.requirements
     named = (
-        ("platform", wanted.platform),
-        ("architecture", wanted.architecture),
-        ("OS version", wanted.os_version),
-        ("agent version", wanted.agent_version),
-        ("trust", wanted.trust),
+        ("platform", "platform", wanted.platform),
+        ("arch", "architecture", wanted.architecture),
+        ("os-version", "OS version", wanted.os_version),
+        ("agent-version", "agent version", wanted.agent_version),
+        ("trust", "trust", wanted.trust),
+    )
+    told = (
+        *((path, f"{name} {value}") for path, name, value in named if value is not None),
+        *((("pools", pools_text(wanted)),) if wanted.pools else ()),
+        *((("regions", regions_text(wanted)),) if wanted.regions else ()),
+        *(
+            (f"labels.{name}", f"label {name}={value}")
+            for name, value in sorted(wanted.labels.items())
+        ),
+        *((f"toolchains.{tool.name}", wanted_tool(tool)) for tool in wanted.toolchains),
+        *wants(wanted.equipment),
     )
     return (
-        *(f"{name} {value}" for name, value in named if value is not None),
-        *(f"label {name}={value}" for name, value in sorted(wanted.labels.items())),
-        *(wanted_tool(tool) for tool in wanted.toolchains),
-        *wants(wanted.equipment),
+        *(attributed(text, wanted.origin(path)) for path, text in told),
         *(
             amount_of(name, job.resources, rounding=Rounding.REQUEST)
             for name in DIMENSIONS
             if _amounts(job.resources)[name]
         ),
     )
+
+
+def attributed(text: str, origin: Origin) -> str:
+    """Name who wants something, where that is not the author of the job (ELG-036)."""
+    return text if origin == WRITTEN else f"{text} ({origin.text})"
 
 
 def wanted_tool(tool: ToolchainRequirement) -> str:

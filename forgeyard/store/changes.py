@@ -43,6 +43,7 @@ class DeadlineKind(StrEnum):
     SETTLE = "settle"  # an attempt ended and nobody settled it
     RETRY = "retry"  # a job may be tried again
     RUN = "run"  # a run took too long
+    MAINTENANCE = "maintenance"  # of a pool is over
     HELD = "held"  # look whether a run still waits for another of its concurrency group
 
 

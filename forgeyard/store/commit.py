@@ -28,6 +28,7 @@ from forgeyard.scheduler.grant import (
     refuse_all,
 )
 from forgeyard.scheduler.holds import BackfillWish, Holds
+from forgeyard.scheduler.standing import fingerprint
 from forgeyard.store import (
     bulk,
     grants,
@@ -35,6 +36,7 @@ from forgeyard.store import (
     keys,
     phases,
     policies,
+    pools,
     scopes,
     tables,
     wishes,
@@ -91,16 +93,17 @@ def commit_cycle(
     if cycle["committed_at"] is not None:
         known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
         return replace(_outcome(known), repeated=True)
-    pools = _pools(connection, planned)
+    places = _pools(connection, planned)
     named = {row[name] for row in planned for name in scopes.PATH}
-    scoped = scopes.lock(connection, named | pools)
+    scoped = scopes.lock(connection, named | places)
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
+    versions = pools.versions(connection, places)
     lease = in_force.policy.lease
-    requests = [_request(row, runners, pools=pools, policy=lease) for row in planned]
+    requests = [_request(row, runners, versions=versions, policy=lease) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
         answers = grant(
@@ -140,6 +143,7 @@ def _grants(
             score=answer.score,
             scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
+            purpose=row["wishes"].purpose,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
@@ -217,10 +221,13 @@ def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     ]
 
 
+def _candidates(planned: Sequence[Row]) -> set[str]:
+    return {runner_id for row in planned for runner_id, *_ in row["candidates"]}
+
+
 def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
     """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
-    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
-    among = bulk.among(connection, _runners.c.runner_id, candidates)
+    among = bulk.among(connection, _runners.c.runner_id, _candidates(planned))
     query = sa.select(_runners.c.pool_id).where(among).distinct()
     return set(connection.execute(query).scalars())
 
@@ -256,11 +263,10 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
 
 def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
     """Lock every candidate, so that a full one can be replaced by the next."""
-    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
     columns = [column for column in _runners.c if column.name != "capabilities"]
     query = (
         sa.select(*columns)
-        .where(bulk.among(connection, _runners.c.runner_id, candidates))
+        .where(bulk.among(connection, _runners.c.runner_id, _candidates(planned)))
         .order_by(_runners.c.runner_id)
         .with_for_update()
     )
@@ -268,18 +274,17 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
 
 
 def _request(
-    row: Row, runners: Mapping[str, Row], *, pools: Collection[str], policy: LeasePolicy
+    row: Row, runners: Mapping[str, Row], *, versions: Mapping[str, int], policy: LeasePolicy
 ) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
-    One that registered with other capabilities or another trust since may break a requirement.
+    One that registered with other capabilities or another trust since, or whose pool is another or
+    was changed, may break a requirement.
     """
     candidates = tuple(
         (runner_id, score)
         for runner_id, score, judged in row["candidates"]
-        if runner_id in runners
-        and judged in (None, runners[runner_id]["capability_digest"])
-        and runners[runner_id]["pool_id"] in pools
+        if runner_id in runners and judged in (None, _fingerprint(runners[runner_id], versions))
     )
     return GrantRequest(
         job_id=row["job_id"],
@@ -290,6 +295,11 @@ def _request(
         keys=row["wishes"].keys,
         lasts=phases.at_most(row, policy),
     )
+
+
+def _fingerprint(runner: Row, versions: Mapping[str, int]) -> str:
+    pool_id = runner["pool_id"]
+    return fingerprint(runner["capability_digest"], pool_id, versions.get(pool_id, 0))
 
 
 def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:

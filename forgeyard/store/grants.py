@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from forgeyard.model.capability import RESTRICTED_TRUST
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import (
     JOB_TRANSITIONS,
@@ -18,6 +19,7 @@ from forgeyard.model.transitions import (
     check,
 )
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.wishes import CRITICAL_PURPOSES, Purpose
 from forgeyard.scheduler.scopes import Charge
 from forgeyard.store import bulk, codec, keys, phases, scopes, tables
 from forgeyard.store.changes import DeadlineKind, Row
@@ -39,6 +41,7 @@ class Grant:
     """Whose job it is, outermost first."""
     keys: tuple[str, ...] = ()
     """The exclusivity keys that it takes."""
+    purpose: Purpose = Purpose.BUILD
 
     @property
     def resources(self) -> Resources:
@@ -49,6 +52,11 @@ class Grant:
             disk=Bytes(self.job["disk_bytes"]),
             slots=self.job["slots"],
         )
+
+    @property
+    def is_critical(self) -> bool:
+        """Tell whether the placement must be accounted for (POL-006)."""
+        return self.purpose in CRITICAL_PURPOSES or self.runner["trust"] in RESTRICTED_TRUST
 
     @property
     def number(self) -> int:
@@ -92,6 +100,8 @@ def write(
     bulk.insert(connection, tables.history, history)
     events = [_event(grant, names[grant.job["run_id"]], now, policy) for grant in grants]
     bulk.insert(connection, tables.outbox, events)
+    audited = [_audit(grant, cycle, now) for grant in grants if grant.is_critical]
+    bulk.insert(connection, tables.audit, audited)
 
 
 def _run_names(connection: sa.Connection, grants: Sequence[Grant]) -> dict[str, str]:
@@ -141,6 +151,7 @@ def _attempt(grant: Grant, cycle: Row, now: int) -> Row:
         "capability_digest": grant.runner["capability_digest"],
         "trust": grant.runner["trust"],
         "policy_digest": cycle["policy_digest"],
+        "pool_id": grant.runner["pool_id"],
         "score": grant.score,
         "created_at": now,
     }
@@ -230,4 +241,26 @@ def _event(grant: Grant, run_name: str, now: int, policy: LeasePolicy) -> Row:
         "kind": "lease.granted",
         "payload": json.dumps(payload, separators=(",", ":")),
         "created_at": now,
+    }
+
+
+def _audit(grant: Grant, cycle: Row, now: int) -> Row:
+    """Account for where a job was put that could do harm (POL-006, POL-007)."""
+    detail = {
+        "attempt": grant.attempt_id,
+        "purpose": grant.purpose.value,
+        "runner": grant.runner["name"],
+        "runner_id": grant.runner["runner_id"],
+        "pool_id": grant.runner["pool_id"],
+        "trust": grant.runner["trust"],
+        "capability_digest": grant.runner["capability_digest"],
+        "policy_digest": cycle["policy_digest"],
+    }
+    return {
+        "at": now,
+        "actor": "scheduler",
+        "channel": "cycle",
+        "action": "job.placed",
+        "target": grant.job["job_id"],
+        "detail": json.dumps(detail, separators=(",", ":")),
     }

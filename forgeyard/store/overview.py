@@ -124,7 +124,11 @@ class RunnerView:
     pressure: str
     drain_requested: bool
     drain_reason: str | None
+    declared_reason: str | None
+    """Why an operator takes it for unhealthy, if one does."""
     pool: str
+    pool_wish: str
+    """The pool that its agent asks for; an operator assigns it."""
     capabilities: Capabilities
     capability_digest: str
     reported_at: int
@@ -292,9 +296,14 @@ def _queue_view(path: str, around: Sequence[Row], groups: Sequence[Row], *, now:
 
 def runners(connection: sa.Connection) -> tuple[RunnerView, ...]:
     """Show every runner by name, with what it holds."""
-    table = tables.runners
+    table, pools = tables.runners, tables.pools
     placed = _placed(connection)
-    rows = connection.execute(sa.select(table).order_by(table.c.name)).mappings()
+    query = (
+        sa.select(table, pools.c.name.label("pool"))
+        .outerjoin(pools, pools.c.pool_id == table.c.pool_id)
+        .order_by(table.c.name)
+    )
+    rows = connection.execute(query).mappings()
     return tuple(_runner_view(dict(row), placed.get(row["runner_id"], [])) for row in rows)
 
 
@@ -335,7 +344,9 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
         pressure=row["pressure"],
         drain_requested=bool(row["drain_requested"]),
         drain_reason=row["drain_reason"],
-        pool=row["pool_id"],
+        declared_reason=row["declared_reason"],
+        pool=row["pool"] or row["pool_id"],
+        pool_wish=row["pool_wish"],
         capabilities=_readable(Capabilities, row["capabilities"]),
         capability_digest=row["capability_digest"],
         reported_at=row["reported_at"],

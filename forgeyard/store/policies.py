@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, Corrupt, InvalidPolicy
 from forgeyard.model import policy_document
+from forgeyard.model.injection import Injection
 from forgeyard.model.policy import SchedulingPolicy, digest_of
 from forgeyard.store import changes, tables
 from forgeyard.store.engine import database_now
@@ -33,6 +34,15 @@ class PolicyInForce:
     version: int
     digest: str
     policy: SchedulingPolicy
+
+    @property
+    def injection(self) -> Injection:
+        """Tell what it adds to the requirements of jobs."""
+        return Injection(
+            rules=self.policy.rules,
+            nameable_pools=self.policy.nameable_pools,
+            version=self.version,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -85,6 +85,7 @@ def clear(
     waits = urgent["state"] == JobState.ELIGIBLE and urgent["cancel_reason"] is None
     if not waits or not all(_may_stop(one, nomination) for one in victims):
         return False
+    release.lock_scopes_of_offers(connection, victims)
     lock_runner(connection, nomination.runner_id)
     reason = f"stopped to make room for {urgent['name']}"
     for one in victims:

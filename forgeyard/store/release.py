@@ -5,6 +5,7 @@ the reservation, the runner's sum and the attempt can only change together. Call
 of `lock_lease`; what becomes of the job afterwards is theirs or `settle`'s to decide.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -56,6 +57,12 @@ def lock_attempt(connection: sa.Connection, attempt_id: str) -> Held:
     if lease_id is None:
         raise NotFound(f"no attempt {attempt_id}", field="attempt_id", value=attempt_id)
     return lock_lease(connection, lease_id)
+
+
+def lock_scopes_of_offers(connection: sa.Connection, held: Iterable[Held]) -> None:
+    """Lock what the end of these offers will refund; whoever locks a runner before does this."""
+    offered = [one.job for one in held if one.lease["state"] == LeaseState.OFFERED]
+    scopes.lock_for_refunds(connection, offered)
 
 
 def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: str, now: int) -> Row:

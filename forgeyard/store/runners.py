@@ -24,7 +24,7 @@ from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import changes, codec, fence, liveness, repair, reports, tables
+from forgeyard.store import changes, codec, fence, generations, liveness, repair, reports, tables
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
@@ -33,6 +33,8 @@ from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases,
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
 LOSSES_PER_CALL = 50
+DECLARABLE = (RunnerState.UNHEALTHY, RunnerState.ONLINE)
+"""What an operator may say of a runner that its agent cannot know."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _STATES = {
     ResourcePressure.CRITICAL: RunnerState.UNHEALTHY,
@@ -62,7 +64,7 @@ def register(
         )
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
     session_id = _open_session(connection, runner_id, now=now, rng=rng)
-    state = RunnerState.DRAINING if runner["drain_requested"] else RunnerState.ONLINE
+    state = _wanted(runner) or RunnerState.ONLINE
     _change(
         connection,
         runner,
@@ -79,6 +81,7 @@ def register(
         **_introduced(message, now=now),
         **repair.recount(connection, runner_id),
     )
+    generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
     return Registered(
         runner_id=RunnerId(runner_id),
@@ -135,6 +138,7 @@ def _introduced(message: Register, *, now: int) -> dict[str, object]:
     return {
         "trust": message.capabilities.trust.value,
         "location": codec.encode(message.location),
+        "pool_wish": message.pool,
         **reports.described(message, now=now),
         **reports.held(message.holdings),
     }
@@ -204,6 +208,8 @@ def _wake(
     was_taking_work = before["state"] == RunnerState.ONLINE and not before["suspect"]
     if state is not RunnerState.ONLINE or (was_taking_work and not can_do_other):
         return
+    if can_do_other:
+        generations.bump(connection)
     what = "reports anew" if was_taking_work else "takes work again"
     changes.wake_all_waiting(connection, reason=f"runner {before['name']} {what}")
 
@@ -222,11 +228,21 @@ def _lock_open(connection: sa.Connection, session_id: str) -> Row:
 
 
 def _state(runner: Row, message: Heartbeat) -> RunnerState:
-    if runner["drain_requested"] or message.draining:
+    wanted = _wanted(runner)
+    if wanted is not None:
+        return wanted
+    if message.draining:
         return RunnerState.DRAINING
     if message.health is RunnerHealth.UNHEALTHY:
         return RunnerState.UNHEALTHY
     return _STATES.get(message.pressure, RunnerState.ONLINE)
+
+
+def _wanted(runner: Row) -> RunnerState | None:
+    """Tell the state that an operator wants, whatever the agent says."""
+    if runner["drain_requested"]:
+        return RunnerState.DRAINING
+    return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
 
 
 def _not_held(
@@ -343,9 +359,10 @@ def undrain(
     """
     runner = lock_runner(connection, id_of(connection, name_or_id))
     now = database_now(connection)
-    draining = runner["state"] == RunnerState.DRAINING
-    state = RunnerState.ONLINE if draining else RunnerState(runner["state"])
     wish = {"drain_requested": 0, "drain_reason": None}
+    draining = runner["state"] == RunnerState.DRAINING
+    rest = _wanted({**runner, **wish}) or RunnerState.ONLINE
+    state = rest if draining else RunnerState(runner["state"])
     changed = _change(connection, runner, state, reason=f"undrained: {reason}", now=now, **wish)
     changes.audit(
         connection,
@@ -357,6 +374,51 @@ def undrain(
         now=now,
     )
     changes.wake_all_waiting(connection, reason=f"runner {runner['name']} takes work again")
+    return changed
+
+
+def declare(
+    connection: sa.Connection,
+    name_or_id: str,
+    state: RunnerState,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+) -> Row:
+    """Take a runner for unhealthy whatever its agent says, until it is declared online again.
+
+    Raises:
+        InvalidRequest: it is neither of the two.
+        NotFound: no runner has this name or id.
+    """
+    if state not in DECLARABLE:
+        raise InvalidRequest(
+            f"nobody can declare a runner {state}",
+            field="state",
+            value=state,
+            allowed=" or ".join(DECLARABLE),
+        )
+    runner = lock_runner(connection, id_of(connection, name_or_id))
+    now = database_now(connection)
+    unhealthy = int(state is RunnerState.UNHEALTHY)
+    wish = {"declared_unhealthy": unhealthy, "declared_reason": reason if unhealthy else None}
+    after = _wanted({**runner, **wish}) or RunnerState.ONLINE
+    if runner["session_id"] is None:
+        after = RunnerState.OFFLINE
+    changed = _change(
+        connection, runner, after, reason=f"declared {state}: {reason}", now=now, **wish
+    )
+    changes.audit(
+        connection,
+        actor=actor,
+        channel=channel,
+        action="runner.set_state",
+        target=runner["runner_id"],
+        detail=f"{state}: {reason}",
+        now=now,
+    )
+    changes.wake_all_waiting(connection, reason=f"runner {runner['name']} was declared {state}")
     return changed
 
 

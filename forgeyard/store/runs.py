@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
+from forgeyard.model.injection import BUILT_IN_INJECTION, Injection
 from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy, PriorityPolicy
 from forgeyard.model.run import Concurrency, GitSource, RunSpec, check_graph
@@ -20,6 +21,7 @@ from forgeyard.model.transitions import (
     RunState,
 )
 from forgeyard.scheduler.elevation import check_elevation, is_elevated
+from forgeyard.scheduler.snapshot import CLASS_OF
 from forgeyard.store import changes, codec, groups, jobs, scopes, shares, specs, tables
 from forgeyard.store.births import Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
@@ -45,6 +47,10 @@ class Submission:
     body_digest: str
     git: GitSource | None = None
     """The commit that the source's files are, as the submitter says."""
+    proposal: bool = False
+    """Whether it comes from outside, so that no job of it may see a trusted runner (DEV-012)."""
+    injection: Injection = BUILT_IN_INJECTION
+    """What policy adds to the requirements of its jobs."""
     queue: str | None = None
     """The path of a queue; else the run file's, else the default one."""
     elevation: str | None = None
@@ -74,7 +80,7 @@ def submit(
     Raises:
         IdempotencyMismatch: the key came before with another body.
         NotFound: the source was not uploaded, or there is no such queue.
-        InvalidRequirements: the jobs do not form a graph.
+        InvalidRequirements: the jobs do not form a graph, or ask for what policy forbids.
         Forbidden: a priority may not be asked for, or not without a reason.
     """
     _check(submission.spec)
@@ -86,19 +92,40 @@ def submit(
         if earlier is not None:
             return Submitted(run_id=earlier, created=False)
     _use_source(connection, submission.source_digest, now=now)
+    queue = shares.queue_of(connection, submission.queue or submission.spec.queue)
     birth = Birth(
         run_id=run_id,
-        spec=submission.spec,
+        spec=injected(
+            submission.spec,
+            submission.injection,
+            queue=shares.path_of(connection, queue),
+            proposal=submission.proposal,
+        ),
         document=submission.document,
         source_digest=submission.source_digest,
         git=submission.git,
         submitted_by=submission.submitted_by,
         partition=submission.partition,
-        scopes=shares.queue_of(connection, submission.queue or submission.spec.queue),
+        scopes=queue,
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
     _audit_elevation(connection, birth, elevated, reason=submission.elevation, now=now)
     return Submitted(run_id=run_id, created=True)
+
+
+def injected(spec: RunSpec, injection: Injection, *, queue: str, proposal: bool) -> RunSpec:
+    """Add to the jobs of a run in the queue of this path what policy demands.
+
+    Raises:
+        InvalidRequirements: a job asks for what policy forbids.
+    """
+    marked = (replace(job, proposal=job.proposal or proposal) for job in spec.jobs)
+    return replace(spec, jobs=tuple(_demanding(job, injection, queue=queue) for job in marked))
+
+
+def _demanding(job: JobSpec, injection: Injection, *, queue: str) -> JobSpec:
+    hurry = job.wishes.scheduling_class or CLASS_OF[job.priority]
+    return injection.into(job, queue=queue, scheduling_class=hurry)
 
 
 def _elevated(
@@ -162,12 +189,14 @@ def rerun_failed(
     priorities: PriorityPolicy = BUILT_IN,
     elevation: str | None = None,
     rng: random.Random,
+    injection: Injection = BUILT_IN_INJECTION,
 ) -> Submitted:
     """Start a new run of the same document, which takes over the successes of the first.
 
     Raises:
         NotFound: there is no such run, or its source is gone.
         Conflict: it has not ended, or nothing in it failed.
+        InvalidRequirements: policy forbids by now what a job asks for.
         Forbidden: a priority may not be asked for, or not without a reason.
     """
     run = changes.find(connection, RUN, run_id)
@@ -178,7 +207,12 @@ def rerun_failed(
         raise Conflict(f"no job of run {run['name']} failed", field="run_id", value=run_id)
     now = database_now(connection)
     _use_source(connection, run["source_digest"], now=now)
-    wanted = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
+    reused, path = _reusable(connection, rows), scopes.path_of(rows[0])
+    queue = shares.path_of(connection, path)
+    wanted = tuple(
+        spec if spec.name in reused else _demanding(spec, injection, queue=queue)
+        for spec in (codec.decode(JobSpec, row["spec"]) for row in rows)
+    )
     elevated = _elevated(wanted, priorities, reason=elevation)
     birth = Birth(
         run_id=draw_id("run", now=now, rng=rng),
@@ -194,8 +228,8 @@ def rerun_failed(
         submitted_by=actor,
         partition=run["partition"],
         rerun_of=run_id,
-        reused=_reusable(connection, rows),
-        scopes=scopes.path_of(rows[0]),
+        reused=reused,
+        scopes=path,
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
     _audit_elevation(connection, birth, elevated, reason=elevation, now=now)

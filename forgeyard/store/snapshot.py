@@ -26,12 +26,14 @@ from forgeyard.scheduler.order import BASE, class_adjustment
 from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.spot import spot_wish
+from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
 from forgeyard.store import (
     facts,
     habits,
     holds,
     keys,
     phases,
+    pools,
     preemption,
     readings,
     scopes,
@@ -63,7 +65,7 @@ def load(
     jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
     wished = {job.job_id: job.wishes for job in jobs}
     readable = [row for row in rows if row["job_id"] in wished]
-    runners = _runners(connection, policy)
+    runners = _runners(connection, policy, now=now)
     waiting = int(rows[0]["waiting"]) if rows else 0
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
@@ -277,29 +279,35 @@ def _job(
     )
 
 
-def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
+def _runners(
+    connection: sa.Connection, policy: SchedulingPolicy, *, now: int
+) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
     """
-    runners, pools = tables.runners, tables.pools
-    query = (
-        sa.select(*runners.c, pools.c.owner_id)
-        .outerjoin(pools, pools.c.pool_id == runners.c.pool_id)
-        .order_by(runners.c.runner_id)
-    )
-    rows = connection.execute(query).mappings()
+    runners = tables.runners
+    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
     known: dict[str, Capabilities] = {}
+    places = pools.load(connection, policy, now=now)
     found: list[SchedulingRunner] = []
     for row in rows:
         try:
-            found.append(_runner(dict(row), known, policy))
-        except (Corrupt, ValueError) as error:
+            age = freshness(row["reported_at"], now, policy.staleness)
+            found.append(_runner(dict(row), known, policy, pool=places[row["pool_id"]], age=age))
+        except (Corrupt, ValueError, KeyError) as error:
             logger.warning("runner %s cannot be read: %s", row["name"], error)
     return tuple(found)
 
 
-def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) -> SchedulingRunner:
+def _runner(
+    row: Row,
+    known: dict[str, Capabilities],
+    policy: SchedulingPolicy,
+    *,
+    pool: SchedulingPool,
+    age: Freshness,
+) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
@@ -310,7 +318,7 @@ def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) 
         session_id=row["session_id"],
         state=RunnerState(row["state"]),
         suspect=bool(row["suspect"]),
-        pool_id=row["pool_id"],
+        pool=pool,
         trust=TrustClass(row["trust"]),
         capabilities=known[reported],
         capability_digest=row["capability_digest"],
@@ -326,11 +334,11 @@ def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) 
         penalty=row["penalty"],
         penalty_at=row["penalty_at"],
         reported_at=row["reported_at"],
-        owner_id=row["owner_id"],
+        freshness=age,
     )
 
 
-@lru_cache(maxsize=2**14)
+@lru_cache(maxsize=2**13)
 def _holdings(text: str | None) -> tuple[Holdings, str]:
     """Read and name what a runner holds, once for each report; an unreadable one is no hint."""
     if text is None:

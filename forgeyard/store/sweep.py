@@ -229,6 +229,14 @@ def _retry(connection: sa.Connection, job_id: str, _policy: SchedulingPolicy) ->
     return True
 
 
+def _reopen_pool(connection: sa.Connection, window_id: str, _policy: SchedulingPolicy) -> bool:
+    """Let jobs wait no longer for a pool whose maintenance is over."""
+    if not _take(connection, DeadlineKind.MAINTENANCE, window_id, now=database_now(connection)):
+        return False
+    changes.wake_all_waiting(connection, reason="the maintenance of a pool is over")
+    return True
+
+
 def _take(connection: sa.Connection, kind: DeadlineKind, entity_id: str, *, now: int) -> bool:
     """Remove a deadline that is due, under the entity's lock; tell whether it still was."""
     deadlines = tables.deadlines
@@ -248,6 +256,7 @@ _ENFORCE: Mapping[DeadlineKind, Enforce] = {
     DeadlineKind.RETRY: _retry,
     DeadlineKind.RUN: _time_out_run,
     DeadlineKind.HELD: _release_run,
+    DeadlineKind.MAINTENANCE: _reopen_pool,
     **dict.fromkeys(ATTEMPT_DEADLINES, _time_out_attempt),
 }
 

@@ -165,6 +165,7 @@ attempts = sa.Table(
     text("capability_digest"),
     text("trust"),
     text("policy_digest"),
+    text("pool_id", default="pol_default"),
     number("score"),
     text("failure_class", nullable=True),
     number("exit_code", nullable=True),
@@ -259,6 +260,9 @@ runners = sa.Table(
     text("pressure"),
     number("drain_requested", default=0),  # an operator's wish; outlives sessions
     text("drain_reason", nullable=True),
+    number("declared_unhealthy", default=0),  # by an operator, whatever its agent says
+    text("declared_reason", nullable=True),
+    text("pool_wish", default=""),  # the pool that its agent asks for; an operator assigns it
     number("suspect", default=0),
     number("registered_at"),
     number("last_seen_at"),

@@ -36,7 +36,7 @@ from forgeyard.store.waiting import Surroundings
 _ID = re.compile(r"[0-9A-Za-z_]{1,64}")
 _PREFIX = "run_"
 _CANDIDATES = 5
-_DECODED = ("runner", "steps", "tests")
+_DECODED = ("runner", "pool", "steps", "tests")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,11 @@ class AttemptView:
     number: int
     state: str
     runner: str
+    pool: str
+    trust: str
+    capability_digest: str
+    policy_digest: str
+    """By what the runner was judged when it got the job (POL-006, POL-008)."""
     score: int
     failure_class: str | None
     exit_code: int | None
@@ -316,10 +321,11 @@ def _needs(connection: sa.Connection, run_id: str) -> dict[str, list[str]]:
 
 
 def _attempts(connection: sa.Connection, run_id: str) -> dict[str, list[Row]]:
-    attempts, runners = tables.attempts, tables.runners
+    attempts, runners, pools = tables.attempts, tables.runners, tables.pools
     query = (
-        sa.select(attempts, runners.c.name.label("runner"))
+        sa.select(attempts, runners.c.name.label("runner"), pools.c.name.label("pool"))
         .outerjoin(runners, runners.c.runner_id == attempts.c.runner_id)
+        .outerjoin(pools, pools.c.pool_id == attempts.c.pool_id)
         .where(attempts.c.run_id == run_id)
         .order_by(attempts.c.number)
     )
@@ -384,6 +390,7 @@ def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -
 def _attempt_view(row: Row) -> AttemptView:
     return AttemptView(
         runner=row["runner"] or row["runner_id"],
+        pool=row["pool"] or row["pool_id"],
         steps=codec.decode(tuple[StepResult, ...], row["steps"]) if row["steps"] else (),
         tests=codec.decode(TestCounts, row["tests"]) if row["tests"] else None,
         **{name: row[name] for name in AttemptView.__slots__ if name not in _DECODED},

@@ -26,6 +26,7 @@ from forgeyard.scheduler.eligibility import (
 )
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.equipment import naive_codes, some_equipment, some_wishes
+from tests.places import placeable, placed, some_pool
 from tests.scheduling import a_job_that_requires, a_runner
 from tests.worlds import (
     DIGESTS,
@@ -119,6 +120,7 @@ def test_a_runner_that_tells_nothing_satisfies_no_capability_requirement() -> No
 
 
 EQUIPMENT_CODES = [code for aspect in Aspect for code in codes_of(aspect)]
+OWNERS = ("prj_default", "prj_other", "prj_third")
 ASKED_OF = {
     "cpu_features": "cpu_features",
     "runtimes": "runtimes",
@@ -192,7 +194,9 @@ def test_every_other_reason_occurs_and_stands_where_the_naive_matcher_says_no() 
     def check(seed: int) -> None:
         rng = Random(seed)
         for place in range(25):
-            job, runner = some_job(rng, place), some_runner(rng, place % 4)
+            job = replace(placeable(rng, some_job(rng, place)), project_id=rng.choice(OWNERS))
+            pool = some_pool(rng, "pol_1", OWNERS)
+            runner = placed(rng, some_runner(rng, place % 4), pool)
             choosy = replace(
                 job.requirements,
                 os_version=rng.choice((None, *RANGES)),

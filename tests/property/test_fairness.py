@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from itertools import combinations
 from random import Random
 
 import pytest
@@ -26,7 +27,6 @@ from tests.worlds import demand_hits
 
 TREES = 300
 SEEDS = 8
-APART = "[abc] and [abc]: "
 
 
 def a_crowd(seed: int) -> Snapshot:
@@ -58,6 +58,26 @@ def in_queue(job: SchedulingJob, path: Path) -> SchedulingJob:
         project_id=project,
         queue_id=name,
     )
+
+
+def test_rows_that_disagree_about_the_parent_of_a_scope_stop_nobody() -> None:
+    """A tenant, an organization and a queue stand in two places, as damage could leave them."""
+    hits: Counter[str] = Counter()
+    for seed in range(40):
+        rng = Random(seed)
+        paths: list[Path] = [
+            (rng.choice(("t1", "t2")), rng.choice(("o1", "o2")), "p", rng.choice(("q1", "q2")))
+            for _ in range(12)
+        ]
+        jobs = [in_queue(a_job(f"{n}"), path) for n, path in enumerate(paths)]
+        seen = a_snapshot(jobs, [])
+        fast, naive = FairQueue(seen, POLICY), NaiveTurns(seen, POLICY)
+        for mine, theirs in zip(fast, naive, strict=True):
+            assert mine.job_id == theirs.job_id, f"seed {seed}"
+            fast.charge(mine)
+            naive.charge(theirs)
+            hits["turns"] += 1
+    demand_hits(hits, "turns")
 
 
 def some_service(rng: Random) -> object:
@@ -119,7 +139,6 @@ class Economy:
                 )
         self.weights = weights
         self.served: Counter[str] = Counter()
-        self.largest: Counter[str] = Counter()
         self._made = 0
 
     def cycle(self, rng: Random, names: Iterable[str], *, room: int) -> list[str]:
@@ -149,16 +168,14 @@ class Economy:
 
     def _count(self, name: str, amount: int) -> None:
         self.served[name] += amount
-        self.largest[name] = max(self.largest[name], amount)
 
-    def assert_fair(self, names: Iterable[str]) -> None:
-        """Insist on the bound of start-time fair queueing for every pair."""
-        names = list(names)
-        for one in names:
-            for other in names:
-                apart = abs(self._share(one) - self._share(other))
-                bound = self._bound(one) + self._bound(other)
-                assert apart <= bound, f"{one} and {other}: {float(apart)} > {float(bound)}"
+    def too_far_apart(self) -> list[str]:
+        """List the pairs that are further apart than start-time fair queueing allows."""
+        return [
+            f"{one} and {other}"
+            for one, other in combinations(self.weights, 2)
+            if abs(self._share(one) - self._share(other)) > self._bound(one) + self._bound(other)
+        ]
 
     def _share(self, name: str) -> Fraction:
         return Fraction(self.served[name], self.weights[name])
@@ -168,46 +185,42 @@ class Economy:
         return Fraction(4_000, self.weights[name]) + Fraction(self._made, 1_000)
 
 
-def compete(seed: int, depth: int) -> None:
-    """Let three scopes of one level have work for ever, and look after every cycle."""
-    rng = Random(seed)
-    economy = Economy({name: rng.randint(1, 9) for name in "abc"}, depth=depth)
-    for _ in range(12):
-        economy.cycle(rng, "abc", room=rng.randint(1, 12))
-        economy.assert_fair("abc")
-
-
-def return_from_idleness(seed: int) -> None:
-    """Let one tenant do nothing for long; when it comes back it has no more than its share."""
-    rng = Random(seed)
-    economy = Economy({name: rng.randint(1, 9) for name in "abc"})
-    for _ in range(8):
-        economy.cycle(rng, "ab", room=20)
-    economy.served.clear()
-    for _ in range(8):
-        economy.cycle(rng, "abc", room=rng.randint(1, 12))
-        economy.assert_fair("abc")
-
-
-def compete_many(depth: int) -> None:
+def compete(depth: int) -> list[str]:
+    """Let three scopes of one level have work for ever; list where service left its bounds."""
+    apart: list[str] = []
     for seed in range(SEEDS):
-        compete(seed, depth)
+        rng = Random(seed)
+        economy = Economy({name: rng.randint(1, 9) for name in "abc"}, depth=depth)
+        for _ in range(12):
+            economy.cycle(rng, "abc", room=rng.randint(1, 12))
+            apart += economy.too_far_apart()
+    return apart
 
 
-def return_many() -> None:
+def come_back() -> list[str]:
+    """Let one tenant do nothing for long; list where service left its bounds once it is back."""
+    apart: list[str] = []
     for seed in range(SEEDS):
-        return_from_idleness(seed)
+        rng = Random(seed)
+        economy = Economy({name: rng.randint(1, 9) for name in "abc"})
+        for _ in range(8):
+            economy.cycle(rng, "ab", room=20)
+        economy.served.clear()
+        for _ in range(8):
+            economy.cycle(rng, "abc", room=rng.randint(1, 12))
+            apart += economy.too_far_apart()
+    return apart
 
 
 @pytest.mark.requirement("FAR-002", "FAR-003", "FAR-004", "FAR-019")
 @pytest.mark.parametrize("depth", range(4))
 def test_permanent_backlogs_are_served_by_weight_within_one_job_at_every_level(depth: int) -> None:
-    compete_many(depth)
+    assert compete(depth) == []
 
 
 @pytest.mark.requirement("FAR-003", "FAR-004")
 def test_idleness_earns_no_credit() -> None:
-    return_many()
+    assert come_back() == []
 
 
 class NothingIsCharged(Tags):
@@ -237,15 +250,13 @@ def test_the_bound_refutes_tags_that_do_not_count_or_weigh(
 ) -> None:
     monkeypatch.setattr(queue, "Tags", mutant)
     monkeypatch.setattr(scopes, "Tags", mutant)
-    with pytest.raises(AssertionError, match=APART):
-        compete_many(0)
+    assert compete(0)
 
 
 def test_the_bound_refutes_clocks_that_stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "Tags", ClocksStandStill)
     monkeypatch.setattr(scopes, "Tags", ClocksStandStill)
-    with pytest.raises(AssertionError, match=APART):
-        return_many()
+    assert come_back()
 
 
 def jain(shares: Iterable[Fraction]) -> Fraction:

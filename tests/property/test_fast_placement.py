@@ -21,6 +21,7 @@ from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.score import TERMS
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from tests.places import naive_lasting, naive_passing, placeable, placed, some_kept_pool, some_pool
 from tests.scheduling import NOW
 from tests.tree import POOLS, Path, some_tree
 from tests.worlds import (
@@ -33,7 +34,7 @@ from tests.worlds import (
     some_surroundings,
 )
 
-WORLDS = 460
+WORLDS = 560
 OFTEN = 12
 """Decisions that each term must have turned."""
 HUGE = (2**55, 2**61)
@@ -47,9 +48,15 @@ def a_crowd(seed: int) -> Snapshot:
     kinds = [_kind(rng, place) for place in range(6)]
     scopes, paths = some_tree(rng)
     runners = tuple(
-        _soft(rng, replace(rng.choice(models), runner_id=f"rnr_{place}"), paths)
+        _soft(rng, replace(rng.choice(models), runner_id=f"rnr_{place}"))
         for place in range(rng.randint(0, 24))
     )
+    kinds = [placeable(rng, it) for it in kinds]
+    owners = [scope_id for path in paths for scope_id in path]
+    pools = [some_pool(rng, name, owners) for name in POOLS]
+    if rng.random() < 0.2:
+        pools = [some_kept_pool(rng, owners)]
+    runners = tuple(placed(rng, runner, rng.choice(pools)) for runner in runners)
     jobs = tuple(
         _owned(rng, _asked(rng, some_job(rng, place), rng.choice(kinds), runners), paths)
         for place in range(rng.randint(1, 30))
@@ -74,10 +81,10 @@ def _kind(rng: Random, place: int) -> SchedulingJob:
     return replace(kind, requirements=Requirements()) if easy else kind
 
 
-def _soft(rng: Random, runner: SchedulingRunner, paths: list[Path]) -> SchedulingRunner:
+def _soft(rng: Random, runner: SchedulingRunner) -> SchedulingRunner:
     """Tell twins apart by what only moves scores; some differ in nothing."""
     name = f"runner-{int(runner.runner_id[4:]) // 2}"
-    runner = replace(runner, name=name, pool_id=rng.choice(POOLS))
+    runner = replace(runner, name=name)
     if rng.random() < 0.3:
         return runner
     other = some_runner(rng, 0)
@@ -93,7 +100,6 @@ def _soft(rng: Random, runner: SchedulingRunner, paths: list[Path]) -> Schedulin
         holdings=other.holdings,
         penalty=other.penalty,
         penalty_at=other.penalty_at,
-        owner_id=rng.choice((None, *rng.choice(paths))),
     )
 
 
@@ -127,9 +133,11 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
         wishes=replace(
-            job.wishes, keys=keys, scheduling_class=rng.choice((None, None, *SchedulingClass))
+            placeable(rng, job).wishes,
+            keys=keys,
+            scheduling_class=rng.choice((None, None, *SchedulingClass)),
         ),
-        lasts=rng.choice((30_000, 300_000, 3_000_000)),
+        lasts=rng.choice((30_000, 300_000, 3_000_000, 14_400_000)),
     )
 
 
@@ -196,13 +204,19 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["held at a gate"] += len(naive.held)
         hits["kept out of a pool"] += naive.pooled
         hits["lent beyond a quota"] += naive.lent
+        hits["lent by the owner of a pool"] += naive.spilled
+        hits["kept from a pool"] += sum(
+            naive_passing(job, runner) or naive_lasting(job, runner)
+            for job in world.jobs
+            for runner in world.runners
+        )
         hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
         hits["kept from an unwell runner"] += _spared(world)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale
         hits["turned away from losses"] += naive.avoided
-        hits["forced near a loss"] += naive.forced
+        decided["a loss, for want of others"] += naive.forced
         hits["better ones not compared"] += naive.passed_over
         decided.update(naive.decided)
         hits["never"] += sum(it.permanent for it in made.diagnoses)
@@ -211,7 +225,8 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["reckoned in Python's integers"] += not Board(world, policy).columns.exact
     demand_hits(hits, *hits)
     print(f"{WORLDS} worlds; decided by {dict(decided)}")
-    assert all(decided[name] >= OFTEN for name in TERMS), decided
+    assert len(decided) > len(TERMS)
+    assert min(decided.values()) >= OFTEN, decided
 
 
 def _spared(world: Snapshot) -> int:

@@ -122,10 +122,17 @@ def test_the_capacity_is_told_by_pool_and_platform_with_gpus_and_devices(house: 
     assert [pool["devices_held"] for pool in pools] == [1, 0]
 
 
-def test_the_status_tells_leases_and_what_is_free(house: House) -> None:
+@pytest.mark.requirement("CLI-007")
+def test_the_status_tells_what_waits_runs_is_leased_free_and_under_pressure(house: House) -> None:
     house.submit(ONE)
     house.lease()
+    house.submit(HUGE)
+    house.desk.cycle()
     said = house.run("scheduler", "status")
+    assert "1 eligible" in said.out
+    assert "1 running" in said.out
+    for row in ("longest wait", "pressure"):
+        assert row in said.out
     assert "1 active" in said.out
     assert "3.5 of 4 cores" in said.out
     assert "3 of 4 slots" in said.out

@@ -171,7 +171,7 @@ def test_a_refusal_counts_until_it_is_forgotten(engine: sa.Engine) -> None:
     assert job.refused_by == {"rnr_2": "local_policy"}
 
 
-@pytest.mark.requirement("FAR-022", "FAR-023")
+@pytest.mark.requirement("FAR-017", "FAR-022", "FAR-023", "FAR-024")
 @pytest.mark.parametrize("policy", [POLICY, BY_CLASS])
 def test_the_jobs_loaded_first_are_those_the_rules_serve_first(
     engine: sa.Engine, policy: SchedulingPolicy

@@ -80,7 +80,8 @@ def test_the_shipped_policy_keeps_its_own_ranges() -> None:
 
 def test_every_number_of_the_policy_has_a_range_and_a_meaning() -> None:
     listed = {number.path for number in numbers()}
-    groups = {name: value for name, value in asdict(SchedulingPolicy()).items()}
+    words = {"nameable_pools", "rules"}
+    groups = {n: value for n, value in asdict(SchedulingPolicy()).items() if n not in words}
     expected = {
         path
         for name, value in groups.items()

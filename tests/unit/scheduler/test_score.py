@@ -23,6 +23,7 @@ from forgeyard.scheduler.score import (
     tie_break,
 )
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.standing import SchedulingPool
 from tests.scheduling import LINUX, NOW, a_job, a_runner, a_snapshot, amounts
 
 HASH = 0x1F564E3F9481B5AA  # blake2b, 8 bytes, of the text below
@@ -144,7 +145,8 @@ def test_reliability_falls_with_every_loss_and_comes_back() -> None:
 
 def test_fairness_prefers_a_pool_of_the_jobs_own() -> None:
     def fairness(owner: str | None) -> int:
-        return judged(a_job(), a_runner(owner_id=owner), weights=only("fairness")).fairness
+        pool = SchedulingPool(pool_id="pol_own", owner_id=owner)
+        return judged(a_job(), a_runner(pool=pool), weights=only("fairness")).fairness
 
     assert (fairness("prj_default"), fairness("prj_other"), fairness(None)) == (1000, 0, 0)
 

@@ -89,6 +89,10 @@ def _grow_reservations() -> None:
 
 def _grow_runners() -> None:
     op.add_column("runners", _text("location", default="{}"))
+    op.add_column("attempts", _text("pool_id", default="pol_default"))
+    op.add_column("runners", _number("declared_unhealthy", default=0))
+    op.add_column("runners", _text("declared_reason", nullable=True))
+    op.add_column("runners", _text("pool_wish", default=""))
     op.add_column("runners", _text("holdings", nullable=True))
     op.add_column("runners", _text("health", default="healthy"))
     op.add_column("runners", _text("health_reason", nullable=True))
@@ -212,7 +216,11 @@ def downgrade() -> None:
         "pools",
     ):
         op.drop_table(table)
+    with op.batch_alter_table("attempts") as attempts:
+        attempts.drop_column("pool_id")
     with op.batch_alter_table("runners") as runners:
+        for name in ("pool_wish", "declared_reason", "declared_unhealthy"):
+            runners.drop_column(name)
         runners.drop_index("ix_runners_changed_at")
         for name in (
             "changed_at",

@@ -1,0 +1,142 @@
+"""Pools of runners, for those who look after them."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+from pydantic import Field
+
+from forgeyard.api.dependencies import Deps
+from forgeyard.api.runs import CHANNEL, Body, Who
+from forgeyard.model.capability import TrustClass
+from forgeyard.scheduler.standing import Sharing
+from forgeyard.store import pool_views, pools
+from forgeyard.store.engine import read
+from forgeyard.store.pool_views import PoolView, WindowView
+from forgeyard.store.pools import PoolRules
+from forgeyard.store.shares import Intent
+
+router = APIRouter(prefix="/v1/pools", tags=["pools"])
+PoolPath = Annotated[str, Path(max_length=100)]
+"""A pool's name or its id."""
+Why = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")]
+PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Instant = Annotated[int, Field(ge=0, lt=2**53)]
+
+
+class Because(Body):
+    """Why somebody changes a pool, and who that is."""
+
+    reason: Why
+    actor: Who = "api"
+
+    def intent(self) -> Intent:
+        """Say who does it, and through which channel."""
+        return Intent(actor=self.actor, channel=CHANNEL, reason=self.reason)
+
+
+class ChangePool(Because):
+    """Whom a pool serves; what is left out is as for a new pool."""
+
+    owner: Annotated[str, Field(max_length=300)] | None = None
+    trust: TrustClass | None = None
+    sharing: Sharing = Sharing.SHARED
+    spillover: bool = False
+
+    def rules(self) -> PoolRules:
+        """Say whom the pool serves."""
+        return PoolRules(
+            owner=self.owner, trust=self.trust, sharing=self.sharing, spillover=self.spillover
+        )
+
+
+class CreatePool(ChangePool):
+    """A new pool."""
+
+    name: PoolName
+
+
+class AssignRunner(Because):
+    """A runner, by name or id, to put into a pool."""
+
+    runner: Annotated[str, Field(max_length=100)]
+
+
+class AddMaintenance(Because):
+    """When a pool is closed; instants are epoch milliseconds."""
+
+    starts_at: Instant
+    ends_at: Instant
+
+
+@router.get("")
+def list_pools(deps: Deps) -> tuple[PoolView, ...]:
+    """List every pool with its runners."""
+    with read(deps.engine) as connection:
+        return pool_views.pools(connection)
+
+
+@router.get("/{name}")
+def show_pool(name: PoolPath, deps: Deps) -> PoolView:
+    """Show a pool, its runners and when it is closed."""
+    with read(deps.engine) as connection:
+        return pool_views.pool(connection, name)
+
+
+@router.post("", status_code=201)
+def create_pool(message: CreatePool, deps: Deps) -> PoolView:
+    """Make a pool."""
+    with deps.change() as connection:
+        pools.create(connection, message.name, message.rules(), message.intent(), rng=deps.rng)
+        return pool_views.pool(connection, message.name)
+
+
+@router.put("/{name}")
+def change_pool(name: PoolPath, message: ChangePool, deps: Deps) -> PoolView:
+    """Say anew whom a pool serves; running jobs go on."""
+    with deps.change() as connection:
+        pools.change(connection, name, message.rules(), message.intent())
+        return pool_views.pool(connection, name)
+
+
+@router.post("/{name}:drain", status_code=204)
+def drain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
+    """Let the runners of a pool finish what they have and take nothing more."""
+    with deps.change() as connection:
+        pools.drain(connection, name, message.intent())
+
+
+@router.post("/{name}:undrain", status_code=204)
+def undrain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
+    """Let the runners of a pool take work again."""
+    with deps.change() as connection:
+        pools.undrain(connection, name, message.intent())
+
+
+@router.post("/{name}:assign", status_code=204)
+def assign_runner(name: PoolPath, message: AssignRunner, deps: Deps) -> None:
+    """Put a runner into a pool, whatever its agent asks for."""
+    with deps.change() as connection:
+        pools.assign(connection, message.runner, name, message.intent())
+
+
+@router.post("/{name}/maintenance", status_code=201)
+def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> WindowView:
+    """Close a pool for a while."""
+    with deps.change() as connection:
+        window_id = pools.add_window(
+            connection,
+            name,
+            starts_at=message.starts_at,
+            ends_at=message.ends_at,
+            intent=message.intent(),
+            partition=deps.config.partition,
+            rng=deps.rng,
+        )
+        return pool_views.window(connection, window_id)
+
+
+@router.post("/maintenance/{window_id}:cancel", status_code=204)
+def cancel_maintenance(window_id: PoolPath, message: Because, deps: Deps) -> None:
+    """Open a pool again, or never close it."""
+    with deps.change() as connection:
+        pools.cancel_window(connection, window_id, message.intent())

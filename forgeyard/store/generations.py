@@ -1,0 +1,26 @@
+"""Numbers that grow when something changes that many things were judged by.
+
+Whoever remembers a judgement keeps the number beside it, and judges again once it has grown.
+"""
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from forgeyard.store import changes, tables
+
+FLEET: Final = "fleet"
+"""Grows when what could never run might run now: a runner registered, or a pool changed."""
+_generations = tables.generations
+
+
+def bump(connection: sa.Connection, name: str = FLEET) -> None:
+    """Let a generation grow; whoever does so at once waits until this transaction ends."""
+    grown = {"value": _generations.c.value + 1}
+    changes.upsert(connection, _generations, {"name": name, "value": 1}, changes=grown)
+
+
+def current(connection: sa.Connection, name: str = FLEET) -> int:
+    """Tell how often it has grown."""
+    query = sa.select(_generations.c.value).where(_generations.c.name == name)
+    return connection.execute(query).scalar() or 0
