@@ -12,6 +12,7 @@ from temporalio import activity
 
 from activities import contracts
 from forgeyard import clock, telemetry, tracing
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
@@ -28,11 +29,17 @@ class SchedulingActivities:
     """The cycle's activities over one engine; `built_in` holds while no policy was set."""
 
     def __init__(
-        self, engine: sa.Engine, built_in: SchedulingPolicy, *, rng: random.Random
+        self,
+        engine: sa.Engine,
+        built_in: SchedulingPolicy,
+        *,
+        rng: random.Random,
+        storage: Location = SOMEWHERE,
     ) -> None:
         self._engine = engine
         self._built_in = built_in
         self._rng = rng
+        self._storage = storage
 
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
     def is_pending(self, request: contracts.Partition) -> bool:
@@ -54,7 +61,9 @@ class SchedulingActivities:
         with tracing.root_span("scheduler.cycle", of=cycle, partition=request.partition) as span:
             with read(self._engine) as connection:
                 in_force = policies.current(connection, self._built_in)
-                seen = snapshot.load(connection, request.partition, in_force.policy)
+                seen = snapshot.load(
+                    connection, request.partition, in_force.policy, storage=self._storage
+                )
             self._park(seen.damaged)
             with tracing.span("scheduler.place", of=cycle, jobs=len(seen.jobs)):
                 plan = place.plan(seen, in_force.policy)

@@ -4,22 +4,25 @@ The oracle of the tests and the reference of `benchmarks.placement`. It lives he
 product never runs it, and because tests may import benchmarks while benchmarks import no tests.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.avoidance import nearness_to_losses
 from forgeyard.scheduler.devices import Held, allocate, plus
 from forgeyard.scheduler.diagnose import Diagnosis, diagnose, gated
 from forgeyard.scheduler.eligibility import can_ever_run, is_eligible
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.order import sort_key
 from forgeyard.scheduler.place import Decision
-from forgeyard.scheduler.score import score, tie_break
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.scheduler.scene import Scene
+from forgeyard.scheduler.score import TERMS, PlacementScore, score, tie_break
+from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 
-Ranked = list[tuple[int, int, str]]
-"""Score below zero, tie break, runner id: the best comes first."""
+Ranked = list[tuple[int, int, int, str, PlacementScore]]
+"""Nearness to losses, score below zero, tie break, runner id: the best comes first."""
 
 
 @dataclass(kw_only=True)
@@ -45,6 +48,14 @@ class NaivePlanner:
     """Decisions that scores from the beginning of the cycle would have got wrong."""
     devices_short: int = 0
     """Decisions against a runner whose devices went to a job before, in the same cycle."""
+    avoided: int = 0
+    """Decisions that losses turned away from another runner."""
+    forced: int = 0
+    """Decisions for a runner near to a loss, for want of another."""
+    passed_over: int = 0
+    """Decisions in which a better runner was not compared."""
+    decided: Counter[str] = field(default_factory=Counter[str])
+    """Decisions that would have been others without a term of the score."""
 
     def __post_init__(self) -> None:
         self._runners = {runner.runner_id: runner for runner in self.snapshot.runners}
@@ -53,6 +64,7 @@ class NaivePlanner:
         self._held_before = {name: it.held_devices for name, it in self._runners.items()}
         self.holdings = dict(self._held_before)
         self._holds = list(self.snapshot.held_room)
+        self.scene = Scene(self.snapshot, self.policy)
 
     def run(self, *, watched: bool = False) -> "NaivePlanner":
         """Place as many of the first jobs as fit; stale scores are counted where it is watched."""
@@ -61,21 +73,19 @@ class NaivePlanner:
         for job in turns:
             if len(self.decisions) >= self.policy.batch:
                 break
+            job = self.scene.kin.bind(job)
             gate = gates.against(job)
             if gate is not None:
                 self.held.append((job, gate))
                 continue
             shut = gates.pools_against(job)
-            ranked = self._past(sorted(self._rank(job, self.free, self.holdings)), shut)
+            every = self._past(self._rank(job, self.free, self.holdings), shut)
+            ranked = self._compared(every)
             if watched and ranked:
-                before = sorted(self._rank(job, self._before, self._held_before))
-                self.stale += self._past(before, shut)[0] != ranked[0]
-                self.devices_short += len(self._rank(job, self.free, self._held_before)) > len(
-                    self._rank(job, self.free, self.holdings)
-                )
+                self._watch(job, ranked, every, shut)
             if self._decide(job, ranked, shut):
                 turns.charge(job)
-                gates.admit(job, self._pool_of(ranked[0][2]))
+                gates.admit(job, self._pool_of(ranked[0][3]))
         self._lend(gates)
         return self
 
@@ -87,11 +97,12 @@ class NaivePlanner:
             if len(self.decisions) >= self.policy.batch or not may:
                 self.held.append((job, gate))
                 continue
+            job = self.scene.kin.bind(job)
             shut = gates.pools_against_bursting(job)
-            ranked = self._past(sorted(self._rank(job, self.free, self.holdings)), shut)
+            ranked = self._compared(self._past(self._rank(job, self.free, self.holdings), shut))
             if self._decide(job, ranked, shut):
                 self.lent += 1
-                gates.admit(job, self._pool_of(ranked[0][2]))
+                gates.admit(job, self._pool_of(ranked[0][3]))
         self._spill(gates)
 
     def _spill(self, gates: Gates) -> None:
@@ -109,16 +120,18 @@ class NaivePlanner:
         if not lent:
             return
         blocked, self.blocked = self.blocked, []
-        for job in blocked:
+        for waiting in blocked:
+            job = self.scene.kin.bind(waiting)
             full = len(self.decisions) >= self.policy.batch
             if full or gates.against_bursting(job) is not None:
                 self.blocked.append(job)
                 continue
             shut = gates.pools_against_bursting(job)
-            ranked = self._past(sorted(self._rank(job, self.free, self.holdings, lent=lent)), shut)
+            behind = self._rank(job, self.free, self.holdings, lent=lent)
+            ranked = self._compared(self._past(behind, shut))
             if self._decide(job, ranked, shut, lent=lent):
                 self.spilled += 1
-                gates.admit(job, self._pool_of(ranked[0][2]))
+                gates.admit(job, self._pool_of(ranked[0][3]))
 
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
@@ -146,12 +159,39 @@ class NaivePlanner:
         *,
         lent: frozenset[str] = frozenset(),
     ) -> Ranked:
-        usable = {name: self._usable(job, name, left) for name, left in free.items()}
-        return [
-            (-self._score(job, runner, usable[name]), tie_break(job.job_id, name), name)
-            for name, runner in self._runners.items()
-            if is_eligible(job, runner, free=usable[name], held=held[name], lent=lent)
-        ]
+        ranked: Ranked = []
+        for name, runner in self._runners.items():
+            left = self._usable(job, name, free[name])
+            if is_eligible(job, runner, free=left, held=held[name], lent=lent):
+                judged = score(job, runner, left, self.scene)
+                near = nearness_to_losses(job, runner, self.scene)
+                ranked.append((near, -judged.weighed, tie_break(job.job_id, name), name, judged))
+        return sorted(ranked, key=lambda one: one[:3])
+
+    def _compared(self, ranked: Ranked) -> Ranked:
+        """Keep those that are compared with the first at all."""
+        group = [one for one in ranked if one[0] == ranked[0][0]]
+        most = self.policy.score_at_most or len(group)
+        seen = sorted(group, key=lambda one: one[2])[:most]
+        self.passed_over += bool(seen) and group[0] not in seen
+        return sorted(seen, key=lambda one: one[:3])
+
+    def _watch(
+        self, job: SchedulingJob, ranked: Ranked, every: Ranked, shut: Mapping[str, Gate]
+    ) -> None:
+        """Count what decided."""
+        before = self._compared(self._past(self._rank(job, self._before, self._held_before), shut))
+        self.stale += before[0][3] != ranked[0][3]
+        self.devices_short += len(self._rank(job, self.free, self._held_before)) > len(
+            self._rank(job, self.free, self.holdings)
+        )
+        self.forced += ranked[0][0] > 0
+        self.avoided += ranked[0][0] == 0 and every[-1][0] > 0
+        weights = self.scene.weights(job)
+        for name in TERMS:
+            weight = getattr(weights, name)
+            without = min((one[1] + weight * getattr(one[4], name), one[2:4]) for one in ranked)
+            self.decided[name] += without[1][1] != ranked[0][3]
 
     def _usable(self, job: SchedulingJob, name: str, free: Resources) -> Resources:
         """Leave alone what is held for others, unless the job is over before that is due."""
@@ -162,15 +202,12 @@ class NaivePlanner:
                 free = free.minus(hold.room)
         return free
 
-    def _score(self, job: SchedulingJob, runner: SchedulingRunner, left: Resources) -> int:
-        return score(job.resources, runner, left, self.policy.weights).total
-
     def _pool_of(self, runner_id: str) -> str:
         return self._runners[runner_id].pool_id
 
     def _past(self, ranked: Ranked, shut: Mapping[str, Gate]) -> Ranked:
         """Keep the runners whose pool is not shut."""
-        return [one for one in ranked if self._pool_of(one[2]) not in shut]
+        return [one for one in ranked if self._pool_of(one[3]) not in shut]
 
     def _decide(
         self,
@@ -181,16 +218,17 @@ class NaivePlanner:
         lent: frozenset[str] = frozenset(),
     ) -> bool:
         if not ranked:
-            behind = sorted(self._rank(job, self.free, self.holdings, lent=lent))
+            behind = self._compared(self._rank(job, self.free, self.holdings, lent=lent))
             if behind:
-                self.held.append((job, shut[self._pool_of(behind[0][2])]))
+                self.held.append((job, shut[self._pool_of(behind[0][3])]))
                 self.pooled += 1
             else:
                 self.blocked.append(job)
             return False
-        self.ties += len(ranked) > 1 and ranked[0][0] == ranked[1][0]
-        best = ranked[: 1 + self.policy.candidates]
-        winner = best[0][2]
+        self.ties += len(ranked) > 1 and ranked[0][1] == ranked[1][1]
+        best = ranked[: 1 if job.bounds else 1 + self.policy.candidates]
+        winner = best[0][3]
+        self.scene.kin.place(job, winner)
         self.free[winner] = self.free[winner].minus(job.resources)
         wanted = job.requirements.equipment.device_part
         equipment = self._runners[winner].capabilities.equipment
@@ -199,7 +237,7 @@ class NaivePlanner:
         self.holdings[winner] = plus(self.holdings[winner], shares)
         self.used_a_hold += any(hold.runner_id == winner for hold in self._holds)
         self._holds = [hold for hold in self._holds if hold.job_id != job.job_id]
-        candidates = tuple((name, -minus) for minus, _, name in best)
+        candidates = tuple((name, judged.total) for *_, name, judged in best)
         decision = Decision(job_id=job.job_id, candidates=candidates, equipment=wanted)
         self.decisions.append(decision)
         return True

@@ -32,7 +32,7 @@ from forgeyard.model.equipment import (
     Provenance,
     Word,
 )
-from forgeyard.model.location import Micros, ReliabilityClass
+from forgeyard.model.location import Location, Micros, ReliabilityClass
 from forgeyard.model.units import GIB, MIB
 
 DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
@@ -62,6 +62,13 @@ class StoreConfig(Group):
     busy_timeout_ms: int = Field(default=10_000, ge=0)
     statement_timeout_ms: int = Field(default=5_000, ge=0)
     lock_timeout_ms: int = Field(default=4_000, ge=0)
+    site: Word = ""
+    """The rack, room or zone where sources, outputs and caches lie, in the words of the agents."""
+    region: Word = ""
+
+    def location(self) -> Location:
+        """Tell where it is."""
+        return Location(site=self.site or None, region=self.region or None)
 
 
 class ApiConfig(Group):

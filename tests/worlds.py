@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -25,10 +25,15 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.devices import device_ids
 from forgeyard.model.equipment import Equipment
+from forgeyard.model.holdings import NOTHING_HELD, Holdings, bloom_of
 from forgeyard.model.job import Priority
-from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
+from forgeyard.model.location import Location, ReliabilityClass
+from forgeyard.model.policy import AvoidancePolicy, SchedulingPolicy, ScoreWeights
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.wishes import Distinct, Domain, SpotWish, Spread, Wishes
+from forgeyard.scheduler.bounds import Bound
+from forgeyard.scheduler.score import TERMS
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import SchedulingPool
 from tests.equipment import (
@@ -43,7 +48,7 @@ from tests.scheduling import MINUTE, NOW
 
 T = TypeVar("T")
 ENOUGH = 100
-fixed = settings(max_examples=360, deadline=None, derandomize=True)
+fixed = settings(max_examples=420, deadline=None, derandomize=True)
 """The same examples every time; raise `max_examples` for a longer hunt."""
 
 VERSIONS = ("1.2", "1.10", "2.0", "2.5.1", "3.0")
@@ -51,6 +56,9 @@ RANGES = (">=1.10", "<2.5", "==2.*", ">=1.2,<3", "!=2.0")
 AGENTS = ("0.1", "0.2", "")
 DIGESTS = ("sha256:a", "sha256:b")
 TOOLS = ("python", "xcode")
+OBJECTS = tuple(f"sha256:{name}" for name in "abcdef")
+SOFT_SPOT = (SpotWish.ALLOWED, SpotWish.PREFERRED, SpotWish.AVOIDED)
+CLOSURES = ("npm-1", "npm-2", "pip-1")
 
 
 def rarely(rng: Random, values: Sequence[T]) -> T | None:
@@ -123,6 +131,8 @@ def some_capabilities(rng: Random) -> Capabilities:
         labels={"zone": rng.choice("ab")} if rng.random() < 0.6 else {},
         agent_version=rng.choice(AGENTS),
         equipment=some_equipment(rng),
+        reliability=rng.choice(list(ReliabilityClass)),
+        cost_micros_per_hour=rng.choice((None, 0, 100_000, 250_000, 900_000)),
     )
 
 
@@ -137,7 +147,29 @@ def some_job(rng: Random, place: int) -> SchedulingJob:
         priority=rng.choice(list(Priority)),
         eligible_at=NOW - rng.randint(0, 600) * MINUTE,
         refused_by={"rnr_0": "draining"} if rng.random() < 0.2 else {},
+        spot=mostly(rng, rng.choice(SOFT_SPOT), [SpotWish.FORBIDDEN]),
+        inputs=tuple((name, rng.choice((0, 40, 900))) for name in OBJECTS if rng.random() < 0.2),
+        closures=tuple(name for name in CLOSURES if rng.random() < 0.2),
+        home=f"rnr_{rng.randint(0, 9)}" if rng.random() < 0.3 else None,
+        losses=tuple(f"rnr_{rng.randint(0, 9)}" for _ in range(rng.choice((0, 0, 0, 1, 2, 3)))),
+        wishes=some_ties(rng),
     )
+
+
+def some_ties(rng: Random) -> Wishes:
+    """Make what a job wants in view of the jobs of its run."""
+    chance = rng.random()
+    if chance < 0.3:
+        spread = Spread(
+            group=rng.choice("st"),
+            over=rng.choice(list(Domain)),
+            required=rng.random() < 0.2,
+        )
+        return Wishes(spread=spread)
+    names = [f"job-{rng.randint(0, 9)}" for _ in range(rng.randint(1, 2))]
+    if chance < 0.36:
+        return Wishes(distinct=(Distinct(jobs=tuple(names), by=rng.choice(list(Domain))),))
+    return Wishes(beside=names[0]) if chance < 0.38 else Wishes()
 
 
 def some_runner(rng: Random, place: int) -> SchedulingRunner:
@@ -155,14 +187,39 @@ def some_runner(rng: Random, place: int) -> SchedulingRunner:
         headroom=some_crumbs(rng),
         reserved=some_crumbs(rng),
         pressure=rng.choice(list(ResourcePressure)),
-        held_devices=some_holdings(rng, offered.equipment),
+        held_devices=some_grip(rng, offered.equipment),
         cpu_percent=mostly(rng, 100, (110, 150, 400)),
         degraded=rng.random() < 0.15,
         takes_up_to=rng.choice((-1, 0, 100, 200, 400)),
+        location=some_location(rng),
+        holdings=some_holdings(rng),
+        penalty=rng.choice((0, 0, 0, 500, 1_000, 4_000)),
+        penalty_at=NOW - rng.randint(0, 90) * MINUTE,
     )
 
 
-def some_holdings(rng: Random, equipment: Equipment) -> dict[str, int]:
+def some_location(rng: Random) -> Location:
+    """Make where a runner is; parts of it are often unknown."""
+    return Location(
+        host=rng.choice(("h1", "h2", "h3", "h4", None)),
+        site=rng.choice(("s1", "s2", None)),
+        region=rng.choice(("r1", "r2", None)),
+    )
+
+
+def some_holdings(rng: Random) -> Holdings:
+    """Make what a runner says that it has."""
+    if rng.random() < 0.3:
+        return NOTHING_HELD
+    named = {name: 1 for name in OBJECTS if rng.random() < 0.4}
+    return Holdings(
+        objects=named,
+        closures=tuple(name for name in CLOSURES if rng.random() < 0.4),
+        others=bloom_of(name for name in OBJECTS if rng.random() < 0.2),
+    )
+
+
+def some_grip(rng: Random, equipment: Equipment) -> dict[str, int]:
     """Make what leases hold of a runner's devices: some whole, some parts."""
     ids = device_ids(equipment)
     return {name: rng.choice((180, 500, 1_000, 1_000)) for name in ids if rng.random() < 0.3}
@@ -189,7 +246,21 @@ def a_world(seed: int) -> Snapshot:
         jobs=tuple(queue),
         runners=tuple(placed(rng, runner, rng.choice(pools)) for runner in runners),
         waiting=len(queue),
+        **some_surroundings(rng),
     )
+
+
+def some_surroundings(rng: Random) -> dict[str, Any]:
+    """Make what a snapshot knows beside jobs and runners: where other jobs are, and the storage."""
+    shards = {
+        f"run_1/{group}": {f"rnr_{rng.randint(0, 9)}": rng.randint(1, 3) for _ in range(3)}
+        for group in "st"
+    }
+    return {
+        "named": {f"run_1/job-{place}": f"rnr_{rng.randint(0, 9)}" for place in range(0, 10, 2)},
+        "shards": shards if rng.random() < 0.5 else {},
+        "storage": some_location(rng),
+    }
 
 
 def a_policy(seed: int) -> SchedulingPolicy:
@@ -198,8 +269,25 @@ def a_policy(seed: int) -> SchedulingPolicy:
     return SchedulingPolicy(
         batch=rng.randint(1, 10),
         candidates=rng.randint(0, 3),
-        weights=ScoreWeights(headroom=rng.randint(0, 3), load=rng.randint(0, 3)),
+        weights=some_weights(rng),
+        score_at_most=rng.choice((0, 0, 0, 0, 2, 4)),
+        locality_bytes=rng.choice((1, 100, 1_000)),
+        avoid_after=AvoidancePolicy(
+            runner=rng.randint(0, 2),
+            host=rng.randint(0, 2),
+            site=rng.randint(0, 3),
+            region=rng.randint(0, 3),
+        ),
     )
+
+
+def some_weights(rng: Random) -> ScoreWeights:
+    """Weigh some terms, others not at all, and one above all."""
+    drawn = {name: rng.randint(1, 9) if rng.random() < 0.7 else 0 for name in TERMS}
+    drawn["packing"] = drawn["packing"] if rng.random() < 0.3 else 0
+    drawn[rng.choice(TERMS)] = 40
+    factors = {"interactive_factor": rng.randint(1, 3), "batch_factor": rng.randint(1, 3)}
+    return ScoreWeights(**drawn, **factors)
 
 
 seeds = st.integers(0, 2**32)
@@ -211,7 +299,7 @@ def naive_match(job: SchedulingJob, runner: SchedulingRunner, free: Resources) -
     """Judge a pairing from the description of the rules alone."""
     if runner.state != "online" or runner.session_id is None or runner.suspect:
         return False
-    if naive_passing(job, runner):
+    if not all(naive_bound(bound, runner) for bound in job.bounds) or naive_passing(job, runner):
         return False
     rank = ("low", "normal", "high", "release_critical", "emergency").index(job.priority)
     if runner.degraded and rank * 100 > runner.takes_up_to:
@@ -244,10 +332,25 @@ def naive_capable(job: SchedulingJob, runner: SchedulingRunner) -> bool:
         checks.append(label in have.labels and have.labels[label] == want.labels[label])
     if want.agent_version is not None:
         checks.append(naive_version(have.agent_version or None, want.agent_version))
+    checks.append(job.spot != "forbidden" or have.reliability != "preemptible")
     checks.append(not naive_codes(want.equipment, have.equipment))
     for tool in want.toolchains:
         checks.append(any(naive_tool(tool, offer) for offer in have.toolchains))
     return all(checks)
+
+
+def naive_bound(bound: Bound, runner: SchedulingRunner) -> bool:
+    """Judge where a runner is in view of other jobs."""
+    where = {
+        "runner": runner.runner_id,
+        "host": runner.location.host,
+        "site": runner.location.site,
+        "region": runner.location.region,
+        "trust": runner.trust,
+    }[bound.domain]
+    if where is None:
+        return False
+    return (where in bound.taken) == (bound.kind == "beside")
 
 
 def naive_tool(want: ToolchainRequirement, have: Toolchain) -> bool:

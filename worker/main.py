@@ -34,6 +34,7 @@ async def run_worker(
     """Serve until `stop` is set, connecting again whenever Temporal was away."""
     engine = open_engine(config.database_url(), config.store)
     parts = Parts(
+        storage=config.store.location(),
         engine=engine,
         policy=policy or SchedulingPolicy(),
         blobs=FileBlobStore(config.blob_dir()),

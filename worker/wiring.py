@@ -32,6 +32,7 @@ from activities.upkeep import RetentionActivities, UpkeepActivities
 from forgeyard import entropy
 from forgeyard.config import MetricsConfig, RetentionConfig, TemporalConfig
 from forgeyard.errors import PortTaken
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store.blobs import BlobStore
 from workflows.attempt_lease import AttemptLease
@@ -57,6 +58,8 @@ class Parts:
     """In force while the store holds none that an operator set."""
     blobs: BlobStore
     retention: RetentionConfig = field(default_factory=RetentionConfig)
+    storage: Location = SOMEWHERE
+    """Where inputs come from."""
     task_queue: str = contracts.TASK_QUEUE
     sql_slots: int = 6
     """Activities at once; keep it below the engine's pool, for the relay needs some too."""
@@ -121,7 +124,7 @@ async def connect_later(config: TemporalConfig) -> Client:
 def build_worker(client: Client, parts: Parts) -> Worker:
     """Assemble a worker that runs every workflow and activity of Forgeyard."""
     engine, policy, queue = parts.engine, parts.policy, parts.task_queue
-    scheduling = SchedulingActivities(engine, policy, rng=entropy.system())
+    scheduling = SchedulingActivities(engine, policy, rng=entropy.system(), storage=parts.storage)
     leasing = LeasingActivities(engine, policy, Waker(client, engine, task_queue=queue))
     posting = RelayActivities(client, engine, task_queue=queue)
     upkeep = UpkeepActivities(client, engine, policy, task_queue=queue)

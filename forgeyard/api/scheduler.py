@@ -10,7 +10,7 @@ from forgeyard.api.dependencies import Deps
 from forgeyard.model.transitions import JobState, LeaseState
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.explain import Explanation, explain
-from forgeyard.scheduler.score import BEST
+from forgeyard.scheduler.scene import BEST
 from forgeyard.store import capacity, figures, overview, snapshot, views
 from forgeyard.store.engine import read
 
@@ -54,7 +54,8 @@ def explain_job(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> JobS
     """Explain where a job would go now: every runner, with its score or every reason against it."""
     with read(deps.engine) as connection:
         policy = deps.policy(connection)
-        job, seen = snapshot.load_with(connection, job_id, policy)
+        storage = deps.config.store.location()
+        job, seen = snapshot.load_with(connection, job_id, policy, storage=storage)
         run = views.run(connection, job.run_id)
     found = explain(job, seen, policy)
     shown = next(one for one in run.jobs if one.job_id == job_id)

@@ -13,6 +13,7 @@ from forgeyard.cli.shapes import Policy, PolicyVersion
 from forgeyard.cli.submitting import whoami
 from forgeyard.cli.watching import now_ms
 from forgeyard.model import policy_document
+from forgeyard.scheduler.score import rising_terms
 
 app = typer.Typer(no_args_is_help=True, help="Read, check and set the scheduling policy.")
 API_POLICY = "/v1/policy"
@@ -73,9 +74,15 @@ def check(
             client.post(f"{API_POLICY}:check", {"document": document})
     if as_json:
         whole = policy_document.written(policy)
-        output.put_json({"digest": policy.digest(), "document": whole})
+        rising = list(rising_terms(policy))
+        output.put_json({"digest": policy.digest(), "document": whole, "rising_terms": rising})
         return
     output.put(f"{file} is fine: {policy.digest()}")
+    for term in rising_terms(policy):
+        output.put(
+            f"weights.{term}: this score rises as a runner fills up;"
+            " the scheduler judges every runner anew that it gives work, so it stays exact"
+        )
 
 
 @app.command("set")

@@ -34,6 +34,7 @@ from forgeyard.cli.shapes import (
 )
 from forgeyard.cli.submitting import whoami
 from forgeyard.scheduler.room import PLAIN
+from forgeyard.scheduler.score import NEUTRAL
 
 
 class Grouping(StrEnum):
@@ -341,14 +342,19 @@ def explain(found: Explanation) -> None:
 def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
     score = verdict.score or {}
     total = str(score.get("total", ""))
-    parts = ", ".join(f"{name} {value}" for name, value in score.items() if name != "total")
+    parts = ", ".join(
+        f"{name} {value}"
+        for name, value in score.items()
+        if name not in ("total", "weighed") and value != NEUTRAL.get(name)
+    )
     against = (f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections)
+    besides = [text for text in (verdict.avoided, verdict.pool_gate) if text]
     return (
         verdict.name,
         "" if verdict.rank is None else str(verdict.rank),
         f"{total} ({parts})" if parts else total,
         verdict.free_text,
-        "; ".join((*against, *([verdict.pool_gate] if verdict.pool_gate else []))),
+        "; ".join((*against, *besides)),
     )
 
 

@@ -251,6 +251,7 @@ class Verdict:
     state: str = ""
     rank: int | None = None
     score: Mapping[str, int] | None = None
+    avoided: str | None = None
     rejections: tuple["Rejection", ...] = ()
     pool_gate: str | None = None
     free_text: str = ""

@@ -38,7 +38,7 @@ class Bloom:
             bits = base64.b64decode(self.bits, validate=True)
         except ValueError:
             return False
-        places = _places(digest, hashes=self.hashes, size=8 * len(bits))
+        places = places_in(digest, hashes=self.hashes, size=8 * len(bits))
         return bool(bits) and all(bits[place // 8] >> place % 8 & 1 for place in places)
 
 
@@ -74,12 +74,12 @@ def bloom_of(digests: Iterable[str]) -> Bloom | None:
     size = min(MAX_BLOOM_BYTES, -(-len(members) * BLOOM_BITS_PER_OBJECT // 8))
     bits = bytearray(size)
     for member in members:
-        for place in _places(member, hashes=BLOOM_HASHES, size=8 * size):
+        for place in places_in(member, hashes=BLOOM_HASHES, size=8 * size):
             bits[place // 8] |= 1 << place % 8
     return Bloom(bits=base64.b64encode(bits).decode())
 
 
-def _places(member: str, *, hashes: int, size: int) -> Iterator[int]:
+def places_in(member: str, *, hashes: int, size: int) -> Iterator[int]:
     """Find a member's bits by double hashing; an empty set has none."""
     if not size:
         return

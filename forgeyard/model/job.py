@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from forgeyard.model.capability import Requirements
 from forgeyard.model.units import Bytes, MilliCpu, Millis, Resources
-from forgeyard.model.wishes import Purpose, Wishes
+from forgeyard.model.wishes import Domain, Purpose, Wishes
 
 
 class FailureClass(StrEnum):
@@ -104,6 +104,8 @@ class MatrixCell:
     values: Mapping[str, str] = field(default_factory=dict[str, str])
     fail_fast: bool = True
     max_parallel: int | None = None
+    spread_over: Domain = Domain.HOST
+    spread_required: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

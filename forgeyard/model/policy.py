@@ -83,10 +83,50 @@ class SweepPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWeights:
-    """What the soft scores count for against each other (SCO-003)."""
+    """What the soft scores count for against each other (SCO-003); 0 switches one off."""
 
-    headroom: Annotated[int, Setting(0, 1_000, "what room that stays free on a runner counts")] = 2
-    load: Annotated[int, Setting(0, 1_000, "what few jobs side by side on a runner count")] = 1
+    headroom: Annotated[int, Setting(0, 1_000, "what room that stays free on a runner counts")] = 6
+    load: Annotated[int, Setting(0, 1_000, "what few jobs side by side on a runner count")] = 3
+    packing: Annotated[
+        int, Setting(0, 1_000, "what filling up a runner before the next is begun counts")
+    ] = 0
+    locality: Annotated[
+        int, Setting(0, 1_000, "what inputs that a runner has already, or near by, count")
+    ] = 6
+    cache: Annotated[int, Setting(0, 1_000, "what warm dependency caches count")] = 4
+    reliability: Annotated[
+        int, Setting(0, 1_000, "what having lost and broken nothing lately counts")
+    ] = 8
+    fairness: Annotated[
+        int, Setting(0, 1_000, "what a pool that is the job's own counts over a shared one")
+    ] = 3
+    cost: Annotated[int, Setting(0, 1_000, "what being cheaper than the dearest counts")] = 3
+    spot: Annotated[
+        int, Setting(0, 1_000, "what machines count that stay, or may go, as the job prefers")
+    ] = 6
+    affinity: Annotated[
+        int, Setting(0, 1_000, "what the runner counts where the job last succeeded")
+    ] = 2
+    spread: Annotated[
+        int, Setting(0, 1_000, "what a host, site and region without other shards counts")
+    ] = 6
+    scarcity: Annotated[
+        int, Setting(0, 1_000, "what sparing the rare, which the job does not need, counts")
+    ] = 5
+    interactive_factor: Annotated[
+        int, Setting(1, 10, "how many times load and locality count for interactive jobs")
+    ] = 2
+    batch_factor: Annotated[int, Setting(1, 10, "how many times cost counts for batch jobs")] = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AvoidancePolicy:
+    """After how many losses a retry goes elsewhere, if it can (RTY-005); 0 is never."""
+
+    runner: Annotated[int, Setting(0, 20, "after so many losses a retry avoids the runners")] = 1
+    host: Annotated[int, Setting(0, 20, "after so many losses a retry avoids their hosts")] = 2
+    site: Annotated[int, Setting(0, 20, "after so many losses a retry avoids their sites")] = 3
+    region: Annotated[int, Setting(0, 20, "after so many losses a retry avoids their regions")] = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,10 +241,20 @@ class SchedulingPolicy:
     maintenance_lead: Annotated[
         Millis, Setting(0, 30 * DAY, "so long before maintenance a pool takes what ends in time")
     ] = Millis(DAY)
+    score_at_most: Annotated[
+        int, Setting(0, 1_000_000, "how many able runners are compared for a job; 0 compares all")
+    ] = 0
+    locality_bytes: Annotated[
+        int, Setting(1, 2**50, "inputs of so many bytes make locality count in full")
+    ] = 64 * 2**20
+    spot_guard: Annotated[
+        int, Setting(0, 1, "1 keeps release and signing jobs off machines that may be taken away")
+    ] = 1
     priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     overcommit: OvercommitPolicy = field(default_factory=OvercommitPolicy)
+    avoid_after: AvoidancePolicy = field(default_factory=AvoidancePolicy)
     backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
     preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
     pressure: PressurePolicy = field(default_factory=PressurePolicy)

@@ -48,6 +48,7 @@ from forgeyard.runfile.schema import (
     TimeoutsPart,
 )
 from forgeyard.runfile.source import compile_source
+from forgeyard.runfile.ties import check_ties, compile_ties
 
 MOST_CPU = MilliCpu(4_096_000)
 SHORTEST, LONGEST = Millis(1_000), Millis(30 * 86_400_000)
@@ -78,6 +79,7 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
             "jobs: too many needs in all", field="jobs", allowed=f"at most {MAX_NEEDS} needs"
         )
     _check_graph(jobs)
+    jobs = check_ties(jobs)
     run = RunSpec(name=run_file.name or fallback_name, jobs=jobs, queue=run_file.queue)
     if run_file.timeout is not None:
         run = replace(run, timeout=_duration(run_file.timeout, "timeout"))
@@ -120,10 +122,10 @@ def _job(
         resources=_resources(part.resources, f"{at}.resources"),
         requires=compile_requires(part.requires, f"{at}.requires"),
         priority=part.priority,
-        wishes=_wishes(part, f"{at}.exclusive"),
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
+        wishes=compile_ties(part, _wishes(part, f"{at}.exclusive"), cell=cell, groups=groups),
     )
 
 
@@ -133,6 +135,7 @@ def _wishes(part: JobPart, at: str) -> Wishes:
         scheduling_class=part.scheduling_class,
         keys=unique(keys, at),
         preemption=part.preemption,
+        spot=part.spot,
         purpose=part.purpose,
     )
 

@@ -127,6 +127,8 @@ def _matrix(name: str, job: object, budget: "_Budget") -> _Matrix | None:
                 values=values,
                 fail_fast=strategy.fail_fast,
                 max_parallel=strategy.max_parallel,
+                spread_over=strategy.spread.over,
+                spread_required=strategy.spread.required,
             )
             for cell_name, values in _named(name, found, list(_axes_of(strategy.matrix))).items()
         },

@@ -43,7 +43,15 @@ from forgeyard.model.equipment import (
 )
 from forgeyard.model.job import Condition, FailureClass, Priority
 from forgeyard.model.origin import OriginKind
-from forgeyard.model.wishes import MAX_KEYS, Preemptibility, Purpose, SchedulingClass
+from forgeyard.model.wishes import (
+    MAX_KEYS,
+    MAX_NAMED,
+    Domain,
+    Preemptibility,
+    Purpose,
+    SchedulingClass,
+    SpotWish,
+)
 
 MAX_JOBS: Final = 1_000
 MAX_STEPS: Final = 100
@@ -389,16 +397,33 @@ class MatrixPart(Part):
     )
 
 
+class SpreadPart(Part):
+    """How the cells of a matrix are kept from sharing one failure."""
+
+    over: Domain = Field(default=Domain.HOST, description="What no two cells are to share.")
+    required: StrictBool = Field(
+        default=False, description="Rather wait than let two cells share it."
+    )
+
+
 class StrategyPart(Part):
     """How a job becomes many: one for each cell of a matrix."""
 
     matrix: MatrixPart
+    spread: SpreadPart = SpreadPart()
     fail_fast: StrictBool = Field(
         default=True, alias="fail-fast", description="Stop the other cells once one has failed."
     )
     max_parallel: StrictInt | None = Field(
         default=None, alias="max-parallel", ge=1, le=MAX_CELLS, description="Cells at a time."
     )
+
+
+class DistinctPart(Part):
+    """Jobs that must run somewhere else, for a reproduction that proves something."""
+
+    jobs: list[Name] = Field(min_length=1, max_length=MAX_NAMED)
+    by: Domain = Field(default=Domain.HOST, description="What they must not share.")
 
 
 class JobPart(Part):
@@ -425,6 +450,15 @@ class JobPart(Part):
     resources: ResourcesPart = ResourcesPart()
     requires: RequiresPart = RequiresPart()
     priority: Priority = Priority.NORMAL
+    spot: SpotWish | None = Field(
+        default=None, description="What it thinks of machines that may be taken away at any time."
+    )
+    distinct: list[DistinctPart] = Field(
+        default=[], max_length=len(Domain), description="Where it must not run."
+    )
+    beside: Name | None = Field(
+        default=None, alias="with", description="The job on whose host it must run."
+    )
     purpose: Purpose = Field(
         default=Purpose.BUILD, description="Policy demands more of deploy and signing jobs."
     )
@@ -497,6 +531,8 @@ PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     (("jobs", "*"), JobPart),
     (("jobs", "*", "strategy"), StrategyPart),
     (("jobs", "*", "strategy", "matrix"), MatrixPart),
+    (("jobs", "*", "strategy", "spread"), SpreadPart),
+    (("jobs", "*", "distinct", "*"), DistinctPart),
     (("jobs", "*", "resources"), ResourcesPart),
     (("jobs", "*", "requires"), RequiresPart),
     (("jobs", "*", "requires", "gpu"), GpuPart),

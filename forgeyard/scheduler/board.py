@@ -1,13 +1,14 @@
 """The room that is left while a cycle places its jobs, and the score of every fitting pair.
 
-Jobs that want the same things share a row of scores. A placement changes one runner; a row catches
-up with the runners that changed since it was last asked, and a row without a fit is dead, for room
-only shrinks.
+Jobs that want the same things share a row of scores. A placement changes one runner; before a row
+is asked again it judges every runner anew that changed meanwhile, so scores may fall or rise. A row
+without a fit is dead, for room only shrinks.
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
@@ -15,29 +16,34 @@ import numpy.typing as npt
 from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
+from forgeyard.scheduler.columns import Columns, Mask, Numbers, Places, fits
 from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import Holds
 from forgeyard.scheduler.preempt import Left
-from forgeyard.scheduler.score import BEST, hash64, score
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.scene import BEST, Scene
+from forgeyard.scheduler.score import hash64, score, total_weight
+from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.standing import NOBODY
 from forgeyard.scheduler.stock import Stock
+from forgeyard.scheduler.terms import KindTerms, Terms
 
-Scores = npt.NDArray[np.int16]
-NONE = -1
-"""The score of a runner that cannot take the job; weights are not negative, nor is any score."""
+Scores = npt.NDArray[np.int32]
+Ranked = Iterator[tuple[int, int]]
+"""Places and what they score, best first."""
+NONE = -(2**30)
+"""The score of a runner that cannot take the job: whatever is added, it stays below zero."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """What one kind of job scores at every place."""
+    """What one kind of job scores at every place, without what each job has of its own."""
 
     kind: int
     requirements: Requirements
     """Kept so that its identity stays its own."""
     wanted: list[int]
+    terms: KindTerms
     scores: Scores
     fitting: int
     seen: int
@@ -47,20 +53,17 @@ class _Row:
 class Board:
     """Ranks runners for one job after another and keeps account of what they have left."""
 
-    def __init__(
-        self,
-        runners: Iterable[SchedulingRunner],
-        policy: SchedulingPolicy,
-        holds: Holds | None = None,
-    ) -> None:
-        self.columns = Columns(runners)
+    def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
+        self.scene = Scene(snapshot, policy)
+        self.columns = Columns(snapshot.runners)
         self.stock = Stock(self.columns)
+        self._terms = Terms(self.columns, self.scene)
         self._policy = policy
-        self._holds = Holds() if holds is None else holds
+        self._holds = Holds(snapshot.held_room, snapshot.taken_at)
         self._changed: list[int] = []
         self._kinds: dict[object, int] = {}
         self._rows: dict[object, _Row] = {}
-        self._known: dict[tuple[object, ...], _Row] = {}
+        self._known: dict[object, _Row] = {}
         self._held_at = [self.columns.place_of[name] for name in self._held_runners()]
         self._whole = {place: self.columns.left_at(place) for place in self._held_at}
         """What is left at the held places, whoever may have it."""
@@ -93,8 +96,13 @@ class Board:
         able &= fits(wanted, columns.room)
         away = set(columns.turned_away(job))
         places = [place for place in np.flatnonzero(able).tolist() if place not in away]
+        places = [place for place in places if self._is_bound_to(job, place)]
         places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
         return tuple(self._runner_id(place) for place in places[:length])
+
+    def _is_bound_to(self, job: SchedulingJob, place: int) -> bool:
+        """Tell whether a runner is where the job may be in view of other jobs."""
+        return all(bound.is_kept(self.columns.runners[place]) for bound in job.bounds)
 
     def _runner_id(self, place: int) -> str:
         return self.columns.runners[place].runner_id
@@ -106,18 +114,19 @@ class Board:
         """Tell what a job may use of a runner where room is held, its own room included."""
         return self._whole[place].minus(self._holds.withheld(job, self._runner_id(place)))
 
-    def _held(self, job: SchedulingJob, lent: frozenset[str]) -> Iterable[tuple[int, int]]:
+    def _held(self, job: SchedulingJob, lent: frozenset[str]) -> Mapping[int, int]:
         """List the held places that a job may use beyond what is free for all, with its scores.
 
         They are few, so each is judged by the plain rules.
         """
+        held: dict[int, int] = {}
         for place in self._held_at:
             runner, usable = self.columns.runners[place], self._usable(job, place)
             more = usable != self.columns.left_at(place)
-            held = self.stock.held_at(place)
-            if more and is_eligible(job, runner, free=usable, held=held, lent=lent):
-                points = score(job.resources, runner, usable, self._policy.weights)
-                yield place, points.total
+            devices = self.stock.held_at(place)
+            if more and is_eligible(job, runner, free=usable, held=devices, lent=lent):
+                held[place] = score(job, runner, usable, self.scene).weighed
+        return held
 
     def _dissolve(self, job: SchedulingJob) -> None:
         """Give the room that was held for a job to all; rows that saw it held are made anew."""
@@ -153,7 +162,9 @@ class Board:
         Runners of the pools that it must stay outside of are passed over; `lent` are pools that are
         kept for owners who have no use for them.
         """
-        ranked = self._ranked(job, 1 + self._policy.candidates, outside, lent)
+        # One who is bound to others is placed where it was judged, or not at all.
+        length = 1 if job.bounds else 1 + self._policy.candidates
+        ranked = list(islice(next(self._ranked(job, outside, lent), iter(())), length))
         if ranked:
             winner, _ = ranked[0]
             self._dissolve(job)
@@ -162,7 +173,9 @@ class Board:
             self.columns.take(winner, job.resources)
             self.stock.take(winner, job.requirements.equipment)
             self._changed.append(winner)
-        return self._named(ranked)
+            self.scene.kin.place(job, self._runner_id(winner))
+            self._terms.place(job, winner)
+        return self._named(job, ranked)
 
     def ranking(
         self,
@@ -173,31 +186,71 @@ class Board:
         lent: frozenset[str] = NOBODY,
     ) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        return self._named(self._ranked(job, length, outside, lent))
+        ranked = (one for group in self._ranked(job, outside, lent) for one in group)
+        return self._named(job, islice(ranked, length))
 
-    def _named(self, ranked: Iterable[tuple[int, int]]) -> tuple[tuple[str, int], ...]:
-        runners = self.columns.runners
-        return tuple((runners[place].runner_id, points) for place, points in ranked)
+    def _named(
+        self, job: SchedulingJob, ranked: Iterable[tuple[int, int]]
+    ) -> tuple[tuple[str, int], ...]:
+        runners, whole = self.columns.runners, total_weight(self.scene.weights(job))
+        return tuple((runners[place].runner_id, points // whole) for place, points in ranked)
 
     def _ranked(
-        self,
-        job: SchedulingJob,
-        length: int,
-        outside: Collection[str],
-        lent: frozenset[str],
-    ) -> list[tuple[int, int]]:
+        self, job: SchedulingJob, outside: Collection[str], lent: frozenset[str]
+    ) -> Iterator[Ranked]:
+        """Rank group by group: far from its losses before near, and compared before passed over."""
         row = self._row(job, lent)
         self._catch_up(row)
-        held = list(self._held(job, lent)) if self._held_at else []
+        held = self._held(job, lent)
         if not row.fitting and not held:
-            return []
+            return
         scores = row.scores.copy()
-        for place, points in held:
+        if not self._policy.score_at_most:
+            for own in self._terms.own(job, slice(None)):
+                scores += own.astype(np.int32)
+        for place, points in held.items():
             scores[place] = points
+        self._bar(scores, job, outside)
+        start = bisect_left(self.columns.hashes, hash64(job.job_id))
+        near = self._terms.nearness(job)
+        for level in (0,) if near is None else np.unique(near).tolist():
+            group = scores if near is None else np.where(near == level, scores, NONE)
+            if (group < 0).all():
+                continue
+            if self._policy.score_at_most:
+                yield from self._compared(job, row, group, start=start, held=held)
+            else:
+                yield _best_first(group, start)
+
+    def _bar(self, scores: Scores, job: SchedulingJob, outside: Collection[str]) -> None:
+        """Take out whoever turns the job away, is not where it must be, or is of a shut pool."""
         scores[self.columns.turned_away(job)] = NONE
+        for bound in job.bounds:
+            scores[self.columns.breaking(bound)] = NONE
         for pool_id in outside:
             scores[self.columns.in_pool(pool_id)] = NONE
-        return _best_first(scores, bisect_left(self.columns.hashes, hash64(job.job_id)), length)
+
+    def _compared(
+        self,
+        job: SchedulingJob,
+        row: _Row,
+        able: Scores,
+        *,
+        start: int,
+        held: Mapping[int, int],
+    ) -> Iterator[Ranked]:
+        """Score the first able runners of the ring from the job's own place on; then the rest."""
+        places = np.flatnonzero(able >= 0)
+        turned = np.roll(places, -int(np.searchsorted(places, start)))
+        most = self._policy.score_at_most
+        for some in (turned[:most], turned[most:]):
+            scores = self._scores(row.wanted, row.terms, some)
+            for own in self._terms.own(job, some):
+                scores += own.astype(np.int32)
+            for place, points in held.items():
+                scores[some == place] = points
+            order = np.lexsort((np.arange(len(some)), -scores))
+            yield zip(some[order].tolist(), scores[order].tolist(), strict=True)
 
     def kind_of(self, job: SchedulingJob) -> int:
         """Number the kinds of job: those of one kind want the same things."""
@@ -206,7 +259,7 @@ class Board:
     def _row(self, job: SchedulingJob, lent: frozenset[str]) -> _Row:
         """Find the row of a job's kind; jobs often share the very object of their requirements."""
         stands = self.columns.standing_towards(job, lent)
-        known = (id(job.requirements), job.resources, stands)
+        known = (id(job.requirements), job.resources, job.scheduling_class, job.spot, stands)
         row = self._known.get(known)
         if row is not None:
             return row
@@ -224,12 +277,14 @@ class Board:
         able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, lent)
         places = np.flatnonzero(able & fits(wanted, columns.room) & fits(wanted, columns.free))
         places = places[self.stock.fitting(job.requirements.equipment, places)]
-        scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
-        scores[places] = self._scores(wanted, places)
+        scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int32)
+        terms = self._terms.of_kind(job)
+        scores[places] = self._judged(wanted, terms, places)
         return _Row(
             kind=kind,
             requirements=job.requirements,
             wanted=wanted,
+            terms=terms,
             scores=scores,
             fitting=len(places),
             seen=len(self._changed),
@@ -240,17 +295,24 @@ class Board:
         if row.fitting and row.seen < len(self._changed):
             changed = np.array(list(set(self._changed[row.seen :])), dtype=np.intp)
             places = changed[row.scores[changed] != NONE]
-            scores = self._scores(row.wanted, places)
+            scores = self._judged(row.wanted, row.terms, places)
             scores[~self.stock.fitting(row.requirements.equipment, places)] = NONE
             row.scores[places] = scores
             row.fitting -= int((scores == NONE).sum())
         row.seen = len(self._changed)
 
-    def _scores(self, wanted: list[int], places: Places) -> Scores:
+    def _judged(self, wanted: list[int], terms: KindTerms, places: Places) -> Scores:
+        """Score runners, or where only some are compared just tell which still fit."""
+        if not self._policy.score_at_most:
+            return self._scores(wanted, terms, places)
+        some = fits(wanted, self.columns.free[:, places])
+        return np.where(some, 0, NONE).astype(np.int32)
+
+    def _scores(self, wanted: list[int], terms: KindTerms, places: Places) -> Scores:
         """Say `score.score` of many runners at once; the oracle's tests hold the two together."""
         room, free = self.columns.room, self.columns.free
         shares: list[Numbers] = []
-        short = np.zeros(len(places), dtype=np.bool_)
+        short: Mask = np.zeros(len(places), dtype=np.bool_)
         for offered, whole, amount in zip(free, room, wanted, strict=True):
             left = offered[places] - amount
             short |= left < 0
@@ -258,11 +320,13 @@ class Board:
         cpu, memory, disk, slots = shares
         headroom = np.minimum(np.minimum(cpu, memory), disk)
         load = slots // self.columns.divisor[places]
-        weights = self._policy.weights
-        weight = weights.headroom + weights.load
-        weighed = (weights.headroom * headroom + weights.load * load) // max(weight, 1)
+        weights = terms.weights
+        weighed = self._terms.lasting(terms, places)
+        weighed += (weights.headroom * headroom + weights.load * load).astype(np.int64)
+        if weights.packing:
+            weighed += (weights.packing * (BEST - headroom)).astype(np.int64)
         weighed[short] = NONE
-        scores: Scores = weighed.astype(np.int16)
+        scores: Scores = weighed.astype(np.int32)
         return scores
 
 
@@ -292,6 +356,8 @@ def kind_of(job: SchedulingJob) -> tuple[object, ...]:
         wanted.pools,
         wanted.regions,
         job.resources,
+        job.scheduling_class,
+        job.spot,
     )
 
 
@@ -303,20 +369,18 @@ def _share(left: Numbers, whole: Numbers) -> Numbers:
     return share
 
 
-def _best_first(scores: Scores, start: int, length: int) -> list[tuple[int, int]]:
+def _best_first(scores: Scores, start: int) -> Ranked:
     """Take the best places one by one; among equals the first from `start` on, round the ring.
 
     Places are ordered by hash, so that is the smallest `(H(runner) - H(job)) mod 2^64`.
     """
-    ranked: list[tuple[int, int]] = []
-    while len(ranked) < length:
+    while True:
         place = int(scores[start:].argmax()) + start if start < len(scores) else 0
         if start:
             before = int(scores[:start].argmax())
             place = before if scores[before] > scores[place] else place
         points = int(scores[place])
-        if points == NONE:
-            break
-        ranked.append((place, points))
+        if points < 0:
+            return
+        yield place, points
         scores[place] = NONE
-    return ranked

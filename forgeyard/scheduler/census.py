@@ -21,7 +21,14 @@ from forgeyard.scheduler.diagnose import (
     never,
     not_now,
 )
-from forgeyard.scheduler.eligibility import RejectionCode, own_absences, own_reasons, rejections
+from forgeyard.scheduler.eligibility import (
+    BOUND,
+    BY_BOUND,
+    RejectionCode,
+    own_absences,
+    own_reasons,
+    rejections,
+)
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import passing
 from forgeyard.scheduler.stock import Stock
@@ -60,6 +67,7 @@ class Census:
         if self._columns.stands:
             full = obstacles == STAGES[FULL]
             obstacles = np.where(full, self._hindrances(job)[self._columns.profile_of], obstacles)
+        obstacles = self._bound(job, obstacles)
         takes_work = self._columns.takes_work
         away = [(place, code) for place, code in self._away(job) if takes_work[place]]
         if away:
@@ -78,6 +86,13 @@ class Census:
             registered=len(able),
         )
 
+    def _bound(self, job: SchedulingJob, obstacles: Places) -> Places:
+        """Add to what keeps each runner the first bound that it would break."""
+        for bound in job.bounds:
+            breaking = self._columns.breaking(bound) & (obstacles == STAGES[FULL])
+            obstacles = np.where(breaking, STAGES[BY_BOUND[bound.kind]], obstacles)
+        return obstacles
+
     def _never(self, job: SchedulingJob) -> Diagnosis:
         """Find the nearest runner of each way to miss, and count every reason."""
         columns = self._columns
@@ -89,6 +104,9 @@ class Census:
             for place in set(columns.turned_away(job))
             for rejection in own_reasons(job, columns.runners[place])
         )
+        for code in BOUND:
+            masks = [columns.breaking(it) for it in job.bounds if BY_BOUND[it.kind] is code]
+            tally[code] += int(np.any(masks, axis=0).sum()) if masks else 0
         sizes = np.bincount(profile_of, minlength=len(lacks)).tolist()
         for codes, size in zip(lacks, sizes, strict=True):
             tally.update(dict.fromkeys(codes, size))

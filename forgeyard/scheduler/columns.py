@@ -16,6 +16,8 @@ import numpy.typing as npt
 from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.wishes import Domain
+from forgeyard.scheduler.bounds import Bound, BoundKind, places_in
 from forgeyard.scheduler.eligibility import is_able, is_spared, takes_work
 from forgeyard.scheduler.room import PLAIN
 from forgeyard.scheduler.score import hash64
@@ -56,6 +58,7 @@ class Columns:
             [1 + (runner.pressure is ResourcePressure.CPU) for runner in self.runners],
             dtype=np.int64,
         )
+        self._domains: dict[Domain, tuple[Places, dict[str, int]]] = {}
         self.room, self.free = _room_and_free(self.runners)
         """What jobs may ever hold and what is left of it; a row for each dimension."""
 
@@ -123,6 +126,27 @@ class Columns:
             return self.runners, np.arange(len(self.runners))
         return self.profiles, self.profile_of
 
+    def domain(self, domain: Domain) -> tuple[Places, dict[str, int]]:
+        """Number the places of a domain; a runner whose place is not known has number 0."""
+        if domain not in self._domains:
+            numbers: dict[str, int] = {}
+            codes = [
+                0 if place is None else numbers.setdefault(place, len(numbers) + 1)
+                for place in places_in(domain, self.runners)
+            ]
+            self._domains[domain] = np.array(codes, dtype=np.intp), numbers
+        return self._domains[domain]
+
+    def breaking(self, bound: Bound) -> Mask:
+        """Tell which runners are not where a bound wants the job."""
+        codes, numbers = self.domain(bound.domain)
+        taken = np.zeros(len(numbers) + 1, dtype=np.bool_)
+        taken[[numbers[place] for place in bound.taken if place in numbers]] = True
+        if bound.kind is BoundKind.BESIDE:
+            return np.logical_not(taken[codes])
+        taken[0] = True
+        return taken[codes]
+
     def open_to(self, job: SchedulingJob, lent: frozenset[str]) -> Mask:
         """Tell which runners are kept from a job by nothing that passes where they stand."""
         kept = [next(passing(job, it, lent=lent), None) is None for it in self.profiles]
@@ -138,11 +162,11 @@ class Columns:
 
     def take(self, place: int, resources: Resources) -> None:
         """Give some of a runner's room away."""
-        self.free[:, place] -= self.wanted(resources)
+        self.free[:, place] -= np.array(self.wanted(resources), dtype=self.free.dtype)
 
     def give(self, place: int, resources: Resources) -> None:
         """Give room back to a runner."""
-        self.free[:, place] += self.wanted(resources)
+        self.free[:, place] += np.array(self.wanted(resources), dtype=self.free.dtype)
 
     def left_at(self, place: int) -> Resources:
         """Tell what one runner has left."""
@@ -263,6 +287,7 @@ def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
         runner.trust,
         offered.agent_version,
         offered.equipment,
+        offered.reliability,
         runner.pool,
         runner.location.region,
         runner.freshness,

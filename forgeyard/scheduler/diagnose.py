@@ -14,6 +14,7 @@ from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.devices import ALL_FREE, Held
 from forgeyard.scheduler.eligibility import (
+    BOUND,
     Rejection,
     RejectionCode,
     absences,
@@ -36,6 +37,7 @@ class DiagnosticCode(StrEnum):
     NO_MATCHING_ARCHITECTURE = "NO_MATCHING_ARCHITECTURE"
     NO_MATCHING_OS_VERSION = "NO_MATCHING_OS_VERSION"
     TRUST_MISMATCH = "TRUST_MISMATCH"
+    SPOT_FORBIDDEN = "SPOT_FORBIDDEN"
     MISSING_LABEL = "MISSING_LABEL"
     MISSING_TOOLCHAIN = "MISSING_TOOLCHAIN"
     NO_MATCHING_POOL = "NO_MATCHING_POOL"
@@ -55,6 +57,7 @@ class DiagnosticCode(StrEnum):
     NO_CAPACITY_NOW = "NO_CAPACITY_NOW"
     RUNNERS_UNAVAILABLE = "RUNNERS_UNAVAILABLE"
     RECENTLY_REFUSED = "RECENTLY_REFUSED"
+    BOUND_TO_OTHERS = "BOUND_TO_OTHERS"
     QUEUE_PAUSED = "QUEUE_PAUSED"
     QUOTA_BLOCKED = "QUOTA_BLOCKED"
     KEY_HELD = "KEY_HELD"
@@ -88,6 +91,7 @@ _CODES = {
     RejectionCode.OS_VERSION_MISMATCH: DiagnosticCode.NO_MATCHING_OS_VERSION,
     RejectionCode.OS_VERSION_UNKNOWN: DiagnosticCode.NO_MATCHING_OS_VERSION,
     RejectionCode.TRUST_MISMATCH: DiagnosticCode.TRUST_MISMATCH,
+    RejectionCode.SPOT_FORBIDDEN: DiagnosticCode.SPOT_FORBIDDEN,
     RejectionCode.POOL_TRUST: DiagnosticCode.TRUST_MISMATCH,
     RejectionCode.POOL_RESERVED: DiagnosticCode.NO_MATCHING_POOL,
     RejectionCode.POOL_NOT_ALLOWED: DiagnosticCode.NO_MATCHING_POOL,
@@ -130,11 +134,24 @@ _DOING = {
         "are kept for the owners of their pools",
     ),
     RejectionCode.CAPABILITIES_STALE: ("has to report anew", "have to report anew"),
+    RejectionCode.NOT_APART: (
+        "is not known to be apart from a job that it must be apart from",
+        "are not known to be apart from a job that it must be apart from",
+    ),
+    RejectionCode.NOT_SPREAD: (
+        "is not known to be free of other shards",
+        "are not known to be free of other shards",
+    ),
+    RejectionCode.NOT_BESIDE: (
+        "is not where the job is that it must be beside",
+        "are not where the job is that it must be beside",
+    ),
 }
 _AWAITED = {
     DiagnosticCode.NO_CAPACITY_NOW: "room",
     DiagnosticCode.NO_DEVICE: "a device",
     DiagnosticCode.RECENTLY_REFUSED: "a runner to ask again",
+    DiagnosticCode.BOUND_TO_OTHERS: "a place that suits its other jobs",
     DiagnosticCode.RUNNERS_UNAVAILABLE: "a runner",
 }
 STAGES = {code: stage for stage, code in enumerate(RejectionCode)}
@@ -355,6 +372,8 @@ def not_now(
         code = DiagnosticCode.NO_DEVICE
     elif RejectionCode.RECENTLY_REFUSED in groups:
         code = DiagnosticCode.RECENTLY_REFUSED
+    elif BOUND & groups.keys():
+        code = DiagnosticCode.BOUND_TO_OTHERS
     else:
         code = DiagnosticCode.RUNNERS_UNAVAILABLE
     return Diagnosis(

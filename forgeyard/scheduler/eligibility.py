@@ -19,9 +19,12 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.model.gaps import Aspect, gaps, has_gaps
+from forgeyard.model.location import ReliabilityClass
 from forgeyard.model.origin import WRITTEN, Origin, OriginKind
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
+from forgeyard.model.wishes import SpotWish
+from forgeyard.scheduler.bounds import BoundKind
 from forgeyard.scheduler.devices import ALL_FREE, Held, allocate, shortages
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
@@ -43,6 +46,9 @@ class RejectionCode(StrEnum):
     POOL_MAINTENANCE = "pool_maintenance"
     POOL_KEPT = "pool_kept"
     CAPABILITIES_STALE = "capabilities_stale"
+    NOT_APART = "not_apart"
+    NOT_SPREAD = "not_spread"
+    NOT_BESIDE = "not_beside"
     PLATFORM_MISMATCH = "platform_mismatch"
     PLATFORM_UNKNOWN = "platform_unknown"
     ARCHITECTURE_MISMATCH = "architecture_mismatch"
@@ -52,6 +58,7 @@ class RejectionCode(StrEnum):
     AGENT_VERSION_MISMATCH = "agent_version_mismatch"
     AGENT_VERSION_UNKNOWN = "agent_version_unknown"
     TRUST_MISMATCH = "trust_mismatch"
+    SPOT_FORBIDDEN = "spot_forbidden"
     POOL_TRUST = "pool_trust"
     POOL_RESERVED = "pool_reserved"
     POOL_NOT_ALLOWED = "pool_not_allowed"
@@ -117,16 +124,27 @@ _OS_VERSION = (RejectionCode.OS_VERSION_MISMATCH, RejectionCode.OS_VERSION_UNKNO
 _AGENT_VERSION = (RejectionCode.AGENT_VERSION_MISMATCH, RejectionCode.AGENT_VERSION_UNKNOWN)
 DEVICE_ASPECTS = frozenset(aspect for aspect in Aspect if aspect.startswith(("gpu", "device")))
 BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
-PASSING = BUSY | {
-    *_STATES.values(),
-    RejectionCode.SUSPECT,
-    RejectionCode.RECENTLY_REFUSED,
-    RejectionCode.DEGRADED,
-    RejectionCode.POOL_DRAINING,
-    RejectionCode.POOL_MAINTENANCE,
-    RejectionCode.POOL_KEPT,
-    RejectionCode.CAPABILITIES_STALE,
+BY_BOUND = {
+    BoundKind.APART: RejectionCode.NOT_APART,
+    BoundKind.SPREAD: RejectionCode.NOT_SPREAD,
+    BoundKind.BESIDE: RejectionCode.NOT_BESIDE,
 }
+BOUND = frozenset(BY_BOUND.values())
+"""Reasons that lie in where other jobs are."""
+PASSING = (
+    BUSY
+    | BOUND
+    | {
+        *_STATES.values(),
+        RejectionCode.SUSPECT,
+        RejectionCode.RECENTLY_REFUSED,
+        RejectionCode.DEGRADED,
+        RejectionCode.POOL_DRAINING,
+        RejectionCode.POOL_MAINTENANCE,
+        RejectionCode.POOL_KEPT,
+        RejectionCode.CAPABILITIES_STALE,
+    }
+)
 """Reasons that pass with time; all others last until the runner or the job changes."""
 
 
@@ -154,8 +172,10 @@ class Rejection:
             return f"needs {self.wanted}, has {self.offered} free now"
         if self.code is RejectionCode.RECENTLY_REFUSED:
             return f"turned this job down a moment ago: {self.offered}"
-        if self.code in PASSING:
+        if self.code in PASSING - BOUND:
             return f"is {self.offered}"
+        if self.code in BOUND:
+            return f"needs {self.wanted}, is {self.offered}"
         return f"needs {self.wanted}, has {self.offered}"
 
 
@@ -188,6 +208,7 @@ def _unmet(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
     wanted, offered = job.requirements, runner.capabilities
     yield from _capability_reasons(wanted, offered)
     yield from _trust_reasons(wanted.trust, runner.trust)
+    yield from _spot_reasons(job, runner)
     yield from map(_of_standing, lasting(job, runner))
     yield from _label_reasons(wanted, offered)
     yield from _toolchain_reasons(wanted, offered)
@@ -220,6 +241,7 @@ def is_eligible(
         takes_work(runner)
         and runner.runner_id not in job.refused_by
         and not is_spared(runner, job)
+        and all(bound.is_kept(runner) for bound in job.bounds)
         and next(passing(job, runner, lent=lent), None) is None
         and job.resources.fits_in(runner.free if free is None else free)
         and can_ever_run(job, runner)
@@ -251,9 +273,16 @@ def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
 
 def is_able(job: SchedulingJob, runner: SchedulingRunner) -> bool:
     """Tell whether a runner meets every requirement where it stands, whatever the amounts."""
-    return satisfies(job.requirements, runner.capabilities, runner.trust) and not stands_against(
-        job, runner
+    return (
+        satisfies(job.requirements, runner.capabilities, runner.trust)
+        and suits_spot(job.spot, runner.capabilities)
+        and not stands_against(job, runner)
     )
+
+
+def suits_spot(wish: SpotWish, offered: Capabilities) -> bool:
+    """Tell whether a machine may be of its class (SPT-002)."""
+    return wish is not SpotWish.FORBIDDEN or offered.reliability is not ReliabilityClass.PREEMPTIBLE
 
 
 def satisfies(wanted: Requirements, offered: Capabilities, trust: TrustClass) -> bool:
@@ -288,6 +317,11 @@ def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection
     yield from own_absences(runner)
     yield from own_reasons(job, runner)
     yield from map(_of_standing, passing(job, runner))
+    for bound in job.bounds:
+        if not bound.is_kept(runner):
+            yield Rejection(
+                code=BY_BOUND[bound.kind], wanted=bound.wanted, offered=bound.offered(runner)
+            )
 
 
 def own_reasons(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
@@ -398,6 +432,15 @@ def _trust_reasons(wanted: TrustClass | None, offered: TrustClass) -> Iterator[R
             offered=f"trust {offered}",
             path="trust",
             origin=Origin(kind=OriginKind.SECURITY) if wanted is None else None,
+        )
+
+
+def _spot_reasons(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    if not suits_spot(job.spot, runner.capabilities):
+        yield Rejection(
+            code=RejectionCode.SPOT_FORBIDDEN,
+            wanted="a machine that stays",
+            offered="one that may be taken away at any time",
         )
 
 

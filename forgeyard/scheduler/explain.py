@@ -12,6 +12,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Millis, Resources, Rounding
 from forgeyard.model.wishes import SchedulingClass
+from forgeyard.scheduler.avoidance import avoided_text, nearness_to_losses
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.diagnose import (
     Diagnosis,
@@ -28,6 +29,7 @@ from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.gates import Gate
 from forgeyard.scheduler.order import effective_priority
 from forgeyard.scheduler.place import Cycle, pool_gate
+from forgeyard.scheduler.scene import Scene
 from forgeyard.scheduler.score import PlacementScore, score
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
@@ -65,6 +67,8 @@ class RunnerVerdict:
     state: RunnerState
     rank: int | None
     score: PlacementScore | None
+    avoided: str | None
+    """Why it comes after all others whatever its score."""
     rejections: tuple[Reason, ...]
     pool_gate: str | None
     """What shuts its pool to the job, if anything does; then it has no rank."""
@@ -112,11 +116,12 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
+    job = cycle.board.scene.kin.bind(job)
     gate = cycle.gate(job)
     free, held = cycle.board.free_for(job), cycle.board.held()
     pairs = pairings(job, snapshot.runners, free, held=held)
     shut = cycle.gates.pools_against(job)
-    verdicts = _verdicts(job, pairs, cycle.board, policy, shut=shut)
+    verdicts = _verdicts(job, pairs, cycle.board, shut=shut)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
     diagnosis = None if eligible else diagnose(job, snapshot.runners, free, held=held)
     if gate is None and not eligible:
@@ -176,17 +181,24 @@ def _sentence(
     goes = f"Goes to {eligible[0].name} in the next cycle"
     if len(eligible) == 1:
         return f"{goes}: no other runner can take it now."
-    best, second = (verdict.score.total for verdict in eligible[:2] if verdict.score)
-    if best == second:
-        return f"{goes}: it scores {best}, like {eligible[1].name}, and wins the stable tie-break."
-    return f"{goes}: it scores {best}, the best of {len(eligible)} runners that can take it now."
+    if eligible[0].avoided:
+        return f"{goes}, although it is {eligible[0].avoided}: no other runner can take it now."
+    rivals = [verdict for verdict in eligible if not verdict.avoided]
+    passed_by = len(eligible) - len(rivals)
+    after = f"; {passed_by} more avoided" if passed_by else ""
+    compared = min(len(rivals), policy.score_at_most or len(rivals))
+    best, *others = (verdict.score for verdict in rivals if verdict.score)
+    if others and best.weighed == others[0].weighed:
+        tied = f"it scores {best.total}, like {rivals[1].name}"
+        return f"{goes}: {tied}, and wins the stable tie-break{after}."
+    now = "that can take it now" if compared == len(rivals) else "that were compared"
+    return f"{goes}: it scores {best.total}, the best of {compared} runners {now}{after}."
 
 
 def _verdicts(
     job: SchedulingJob,
     pairs: Sequence[Pairing],
     board: Board,
-    policy: SchedulingPolicy,
     *,
     shut: Mapping[str, Gate],
 ) -> tuple[RunnerVerdict, ...]:
@@ -199,7 +211,7 @@ def _verdicts(
             pair,
             free[name],
             rank=ranks.get(name),
-            policy=policy,
+            scene=board.scene,
             gate=shut.get(pair.runner.pool_id),
         )
         for pair in pairs
@@ -216,7 +228,7 @@ def _verdict(
     free: Resources,
     *,
     rank: int | None,
-    policy: SchedulingPolicy,
+    scene: Scene,
     gate: Gate | None,
 ) -> RunnerVerdict:
     runner = pair.runner
@@ -226,7 +238,8 @@ def _verdict(
         name=runner.name,
         state=runner.state,
         rank=rank,
-        score=score(job.resources, runner, free, policy.weights) if fits else None,
+        score=score(job, runner, free, scene) if fits else None,
+        avoided=avoided_text(nearness_to_losses(job, runner, scene)),
         rejections=tuple(
             Reason(
                 code=rejection.code,

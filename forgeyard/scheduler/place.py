@@ -14,7 +14,7 @@ from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
-from forgeyard.scheduler.holds import BackfillWish, HoldKind, Holds
+from forgeyard.scheduler.holds import BackfillWish, HoldKind
 from forgeyard.scheduler.lending import idle_pools
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.preempt import Nomination, may_preempt, nominate
@@ -87,7 +87,7 @@ class Cycle:
     """What one cycle has decided so far, job by job; explanations replay it."""
 
     def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
-        self.board = Board(snapshot.runners, policy, Holds(snapshot.held_room, snapshot.taken_at))
+        self.board = Board(snapshot, policy)
         self.queue = FairQueue(snapshot, policy)
         self.gates = Gates(snapshot.scopes, snapshot.keys)
         self.pressure = judge(snapshot.readings, policy.pressure)
@@ -103,6 +103,7 @@ class Cycle:
 
     def consider(self, job: SchedulingJob) -> None:
         """Place a job whose turn it is, or note what keeps it."""
+        job = self.board.scene.kin.bind(job)
         gate = self.gate(job)
         if gate is None:
             self._place(job, self.gates.pools_against(job))
@@ -127,7 +128,8 @@ class Cycle:
     def lend(self) -> None:
         """Let jobs beyond their quota have what nobody else could use, as far as they may burst."""
         held, self.held = self.held, []
-        for job, gate in held:
+        for waiting, gate in held:
+            job = self.board.scene.kin.bind(waiting)
             over = gate.code is GateCode.QUOTA_BLOCKED and not self.is_full
             if over and self.gates.against_bursting(job) is None:
                 self._place(job, self.gates.pools_against_bursting(job))
@@ -141,7 +143,8 @@ class Cycle:
         if not lent:
             return
         blocked, self.blocked = self.blocked, []
-        for job in blocked:
+        for waiting in blocked:
+            job = self.board.scene.kin.bind(waiting)
             if self.is_full or self.gates.against_bursting(job) is not None:
                 self.blocked.append(job)
             else:
@@ -240,10 +243,11 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     found: list[Diagnosis] = []
     census = Census(board.columns, board.stock)
     for job in blocked:
+        own = job.job_id if job.bounds else ""
         weight = job.priority if board.columns.has_unwell else None
         refusals, asked = tuple(sorted(job.refused_by.items())), job.requirements.origins
         origins = tuple(sorted(asked.items(), key=itemgetter(0)))
-        key = (board.kind_of(job), refusals, weight, origins)
+        key = (board.kind_of(job), refusals, weight, origins, own)
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))

@@ -16,7 +16,8 @@ from forgeyard.model.job import Priority
 from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Resources
-from forgeyard.model.wishes import Preemptibility, SchedulingClass, Wishes
+from forgeyard.model.wishes import Preemptibility, SchedulingClass, SpotWish, Wishes
+from forgeyard.scheduler.bounds import Bound
 from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.holds import HeldRoom
 from forgeyard.scheduler.readings import Readings
@@ -66,6 +67,18 @@ class SchedulingJob:
     has_inputs: bool = False
     """Whether its runner must fetch anything before the first step."""
     wishes: Wishes = field(default_factory=Wishes)
+    spot: SpotWish = SpotWish.ALLOWED
+    """What it thinks of machines that may be taken away, all things considered."""
+    inputs: tuple[tuple[str, int], ...] = ()
+    """What it unpacks, by digest, and how many bytes each has (SCO-027)."""
+    closures: tuple[str, ...] = ()
+    """Keys of the dependency caches that a job of its name used last (SCO-030)."""
+    home: str | None = None
+    """The runner where a job of its name last succeeded."""
+    losses: tuple[str, ...] = ()
+    """The runners that failed its attempts through their own fault (RTY-001)."""
+    bounds: tuple[Bound, ...] = ()
+    """Where it must be in view of other jobs; a cycle finds out when its turn comes."""
 
     @property
     def scopes(self) -> tuple[str, str, str, str]:
@@ -178,6 +191,12 @@ class Snapshot:
     """By id, with what they have used; one that is missing has no limits and a weight of one."""
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Exclusivity keys that are held, each with the name of the job that holds it."""
+    named: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The runner of every job that a waiting one is bound to, by `kin.name_of`."""
+    shards: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """By `kin.group_of`, how many shards each runner has that run or succeeded."""
+    storage: Location = SOMEWHERE
+    """Where the inputs come from that no runner has."""
     held_room: tuple[HeldRoom, ...] = ()
     """Room that is kept for single jobs."""
     running: tuple[RunningJob, ...] = ()
@@ -196,6 +215,9 @@ class Snapshot:
             sorted(_runner_line(runner) for runner in self.runners),
             sorted(_scope_line(scope) for scope in self.scopes.values()),
             sorted(self.keys.items()),
+            sorted(self.named.items()),
+            sorted((group, sorted(counts.items())) for group, counts in self.shards.items()),
+            _location_line(self.storage),
             sorted(_hold_line(hold) for hold in self.held_room),
             sorted(_running_line(one) for one in self.running),
             list(astuple(self.readings)),
@@ -218,16 +240,26 @@ def _job_line(job: SchedulingJob) -> list[object]:
         job.adjustment,
         [job.lasts, job.has_inputs],
         _wishes_line(job.wishes),
+        [job.spot, sorted(job.inputs), sorted(job.closures), job.home or "", sorted(job.losses)],
     ]
 
 
 def _wishes_line(wishes: Wishes) -> list[object]:
+    spread = wishes.spread
     return [
         wishes.scheduling_class or "",
         sorted(wishes.keys),
         wishes.preemption,
+        wishes.spot or "",
+        [] if spread is None else [spread.group, spread.over, spread.required],
+        sorted([distinct.by, *sorted(distinct.jobs)] for distinct in wishes.distinct),
+        wishes.beside or "",
         wishes.purpose,
     ]
+
+
+def _location_line(where: Location) -> list[str]:
+    return [where.host or "", where.site or "", where.region or ""]
 
 
 def _scope_line(scope: SchedulingScope) -> list[object]:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound
 from forgeyard.model.job import JobSpec
-from forgeyard.store import blobs, changes, codec, tables
+from forgeyard.store import blobs, changes, codec, habits, tables
 from forgeyard.store.changes import ATTEMPT, JOB, Row
 from forgeyard.store.engine import database_now
 
@@ -51,21 +51,23 @@ def find(connection: sa.Connection, lease: Row, name: str, key: str) -> Entry | 
         InvalidRequest: the job declares no such cache.
     """
     check_declared(connection, lease, name)
-    caches, trust = tables.caches, _trust(connection, lease)
+    caches, trust, now = tables.caches, _trust(connection, lease), database_now(connection)
     used = (
         sa.update(caches)
         .where(caches.c.trust == trust, caches.c.cache_key == key, caches.c.name == name)
-        .values(used_at=database_now(connection))
+        .values(used_at=now)
         .returning(caches.c.digest)
     )
     digest = connection.execute(used).scalar_one_or_none()
     if digest is None:
+        habits.note(connection, lease["job_id"], f"{habits.CACHE}{name}", key, now=now)
         return None
     entry = Entry(trust=trust, key=key, digest=digest)
-    if blobs.touch(connection, digest) is None:
+    is_there = blobs.touch(connection, digest) is not None
+    if not is_there:
         drop(connection, entry)
-        return None
-    return entry
+    habits.note(connection, lease["job_id"], f"{habits.CACHE}{name}", key, now=now)
+    return entry if is_there else None
 
 
 def record(

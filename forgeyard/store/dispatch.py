@@ -15,7 +15,7 @@ from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import Assignments, Input, Offer
 from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
-from forgeyard.store import devices, specs, tables
+from forgeyard.store import bulk, devices, specs, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
 
@@ -76,7 +76,7 @@ def assignments(
         return {}
     offered = _offered(connection, drains)
     cancelled = _cancelled(connection, drains)
-    inputs = _inputs(connection, offered)
+    inputs = inputs_of(connection, offered)
     given = devices.of_leases(connection, [row["lease_id"] for row in offered])
     # An offer that cannot be read must not silence the others: it lapses, and its job is parked.
     readable = [(row, spec) for row in offered if (spec := specs.find(row)) is not None]
@@ -119,8 +119,8 @@ def _cancelled(
     return found
 
 
-def _inputs(connection: sa.Connection, offered: Sequence[Row]) -> Mapping[str, tuple[Input, ...]]:
-    """List what each offered job unpacks: the source, then the outputs of its needs in order."""
+def inputs_of(connection: sa.Connection, offered: Sequence[Row]) -> Mapping[str, tuple[Input, ...]]:
+    """List what each of some jobs unpacks: the source, then the outputs of its needs in order."""
     if not offered:
         return {}
     sources = _sizes(connection, {row["source_digest"] for row in offered} - {None})
@@ -137,7 +137,9 @@ def _inputs(connection: sa.Connection, offered: Sequence[Row]) -> Mapping[str, t
 
 def _sizes(connection: sa.Connection, digests: Collection[Digest]) -> Mapping[Digest, int]:
     blobs = tables.blobs
-    query = sa.select(blobs.c.digest, blobs.c.size_bytes).where(blobs.c.digest.in_(digests))
+    query = sa.select(blobs.c.digest, blobs.c.size_bytes).where(
+        bulk.among(connection, blobs.c.digest, digests)
+    )
     return {digest: size for digest, size in connection.execute(query)}
 
 
@@ -167,7 +169,7 @@ def _outputs_of_needs(
             ),
         )
         .join(_artifacts, _artifacts.c.attempt_id == _attempts.c.attempt_id)
-        .where(needs.c.job_id.in_(job_ids))
+        .where(bulk.among(connection, needs.c.job_id, job_ids))
         .order_by(needs.c.job_id, needs.c.position, _artifacts.c.name)
     )
     found: dict[str, list[Input]] = {}

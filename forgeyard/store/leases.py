@@ -38,7 +38,18 @@ from forgeyard.model.transitions import (
     RunState,
 )
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import changes, codec, fence, jobs, lapse, penalties, phases, specs, tables
+from forgeyard.store import (
+    changes,
+    codec,
+    fence,
+    habits,
+    jobs,
+    lapse,
+    penalties,
+    phases,
+    specs,
+    tables,
+)
 from forgeyard.store.changes import LEASE, RUN, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held, end_attempt, end_offer
@@ -288,6 +299,8 @@ def _succeed(
     held = phases.advance(connection, held, last, reason=reason, now=now, policy=policy)
     held = _end(connection, held, message, now=now, policy=policy)
     jobs.finish_job(connection, held.run, held.job, JobState.SUCCEEDED, reason=reason, now=now)
+    runner_id = held.lease["runner_id"]
+    habits.note(connection, held.job["job_id"], habits.HOME, runner_id, now=now)
 
 
 def _end(

@@ -25,7 +25,7 @@ _HOUR = 3_600_000
 class Forgotten:
     """How many attempts lost their log, and how many artifacts, caches and blobs were deleted.
 
-    `traces` counts delivered events, old cycles, idempotency keys and refusals.
+    `traces` counts delivered events, old cycles, idempotency keys, refusals and habits.
     """
 
     logs: int
@@ -193,7 +193,7 @@ def _traces(
 ) -> tuple[tuple[sa.Column[str] | sa.Column[int], sa.ColumnElement[bool]], ...]:
     """Name what only served its moment: a table's key, and which of its rows are old."""
     outbox, attempts, cycles = tables.outbox, tables.attempts, tables.cycles
-    keys, refusals = tables.idempotency, tables.refusals
+    keys, refusals, habits = tables.idempotency, tables.refusals, tables.habits
     # A stream that is not settled may go on, and numbers its events after those that are there.
     settled = sa.exists().where(
         attempts.c.attempt_id == outbox.c.stream, attempts.c.settled_at < before
@@ -203,6 +203,7 @@ def _traces(
         (cycles.c.cycle_id, cycles.c.created_at < before),
         (keys.c.key, keys.c.created_at < before),
         (refusals.c.job_id, refusals.c.until_at < now),
+        (habits.c.job_name, habits.c.noted_at < before),
     )
 
 

@@ -80,6 +80,19 @@ device_holds = sa.Table(
     ),
 )
 
+habits = sa.Table(
+    "habits",
+    metadata,
+    # What jobs of one name in runs of one name did last: where they succeeded, or a cache's key.
+    sa.Column("project_id", sa.Text, primary_key=True),
+    sa.Column("run_name", sa.Text, primary_key=True),
+    sa.Column("job_name", sa.Text, primary_key=True),
+    sa.Column("what", sa.Text, primary_key=True),
+    text("value"),
+    number("noted_at"),
+    sa.Index("ix_habits_job_name", "job_name"),
+)
+
 held_room = sa.Table(
     "held_room",
     metadata,

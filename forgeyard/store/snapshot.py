@@ -7,6 +7,7 @@ nobody, neither in it nor beside it.
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -15,8 +16,8 @@ from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import JobSpec, Priority
-from forgeyard.model.location import Location
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, digest_of
+from forgeyard.model.location import SOMEWHERE, Location
+from forgeyard.model.policy import SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
@@ -25,9 +26,12 @@ from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.order import BASE, class_adjustment
 from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.scheduler.spot import spot_wish
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
 from forgeyard.store import (
     devices,
+    facts,
+    habits,
     holds,
     keys,
     phases,
@@ -41,6 +45,7 @@ from forgeyard.store import (
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
+from forgeyard.store.facts import Facts
 
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
@@ -48,13 +53,20 @@ logger = logging.getLogger(__name__)
 
 
 def load(
-    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, limit: int = LOADED
+    connection: sa.Connection,
+    partition: str,
+    policy: SchedulingPolicy,
+    *,
+    limit: int = LOADED,
+    storage: Location = SOMEWHERE,
 ) -> Snapshot:
     """Read the eligible jobs that come first, and every registered runner."""
     now = database_now(connection)
     rows = _eligible(connection, partition, policy, now=now, limit=limit)
     refusals = _refusals(connection, partition, now=now)
-    jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
+    jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
+    wished = {job.job_id: job.wishes for job in jobs}
+    readable = [row for row in rows if row["job_id"] in wished]
     runners = _runners(connection, policy, now=now)
     waiting = int(rows[0]["waiting"]) if rows else 0
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
@@ -67,6 +79,9 @@ def load(
         waiting=waiting,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
+        named=facts.named(connection, readable, wished),
+        shards=facts.shards(connection, readable, wished),
+        storage=storage,
         held_room=holds.load(connection, now=now),
         running=preemption.running(connection) if preempts else (),
         readings=readings.read(connection, runners, waiting=waiting, began=now),
@@ -74,7 +89,12 @@ def load(
 
 
 def load_with(
-    connection: sa.Connection, job_id: str, policy: SchedulingPolicy, *, limit: int = LOADED
+    connection: sa.Connection,
+    job_id: str,
+    policy: SchedulingPolicy,
+    *,
+    limit: int = LOADED,
+    storage: Location = SOMEWHERE,
 ) -> tuple[SchedulingJob, Snapshot]:
     """Read one job and the snapshot of its partition, to explain it.
 
@@ -85,15 +105,26 @@ def load_with(
         Corrupt: its stored specification cannot be read.
     """
     row = find(connection, JOB, job_id)
-    snapshot = load(connection, row["partition"], policy, limit=limit)
+    snapshot = load(connection, row["partition"], policy, limit=limit, storage=storage)
     found = next((job for job in snapshot.jobs if job.job_id == job_id), None)
     if found is None:
         now = snapshot.taken_at
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
-        wanted = decode(JobSpec, row["spec"]).requires
-        since_then = {**row, "eligible_at": since}
-        found = _job(since_then, wanted, refusals, policy.lease, now=now)
+        found = _job(
+            {**row, "eligible_at": since},
+            decode(JobSpec, row["spec"]).requires,
+            refusals,
+            facts=facts.of_jobs(connection, [row], policy),
+            now=now,
+            policy=policy,
+        )
+        wished = {job_id: found.wishes}
+        snapshot = replace(
+            snapshot,
+            named={**snapshot.named, **facts.named(connection, [row], wished)},
+            shards={**snapshot.shards, **facts.shards(connection, [row], wished)},
+        )
     return found, snapshot
 
 
@@ -182,16 +213,18 @@ def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[st
 
 
 def _jobs(
+    connection: sa.Connection,
     rows: Sequence[Row],
     refusals: Mapping[str, Mapping[str, str]],
-    policy: LeasePolicy,
     *,
     now: int,
+    policy: SchedulingPolicy,
 ) -> tuple[tuple[SchedulingJob, ...], dict[str, str]]:
     """Decode rows; jobs of one requirement class share what is decoded once.
 
     A row that cannot be read is set apart with the reason, for the others must go on.
     """
+    learnt = facts.of_jobs(connection, rows, policy)
     known: dict[str, Requirements] = {}
     jobs: list[SchedulingJob] = []
     damaged: dict[str, str] = {}
@@ -200,8 +233,8 @@ def _jobs(
         try:
             if kind not in known:
                 known[kind] = decode(JobSpec, row["spec"]).requires
-            refused_by = refusals.get(job_id, {})
-            jobs.append(_job(row, known[kind], refused_by, policy, now=now))
+            refused = refusals.get(job_id, {})
+            jobs.append(_job(row, known[kind], refused, facts=learnt, now=now, policy=policy))
         except (Corrupt, ValueError) as error:
             damaged[job_id] = str(error)
     return tuple(jobs), damaged
@@ -211,10 +244,15 @@ def _job(
     row: Row,
     requirements: Requirements,
     refused_by: Mapping[str, str],
-    policy: LeasePolicy,
     *,
+    facts: Facts,
     now: int,
+    policy: SchedulingPolicy,
 ) -> SchedulingJob:
+    job_id, wish = row["job_id"], wishes.read(row["wishes"])
+    priority = Priority(row["priority"])
+    habit = facts.habits.get(job_id, habits.NONE)
+    hurry = wish.scheduling_class or CLASS_OF[priority]
     return SchedulingJob(
         job_id=row["job_id"],
         run_id=row["run_id"],
@@ -225,16 +263,21 @@ def _job(
         queue_id=row["queue_id"],
         requirements=requirements,
         resources=_resources(row, ""),
-        priority=Priority(row["priority"]),
+        priority=priority,
         requirement_class=row["requirement_class"],
         eligible_at=now if row["eligible_at"] is None else row["eligible_at"],
         created_at=row["created_at"],
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
         adjustment=row["adjustment"],
-        lasts=phases.at_most(row, policy),
+        lasts=phases.at_most(row, policy.lease),
         has_inputs=bool(row["has_inputs"]),
-        wishes=wishes.read(row["wishes"]),
+        wishes=wish,
+        spot=spot_wish(wish.spot, hurry=hurry, trust=requirements.trust, policy=policy),
+        inputs=facts.inputs.get(job_id, ()),
+        closures=habit.closures,
+        home=habit.home,
+        losses=facts.losses.get(job_id, ()),
     )
 
 

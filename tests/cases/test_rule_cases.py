@@ -62,7 +62,7 @@ def test_fractions_of_binary_units_are_exact_and_nonsense_is_no_zero() -> None:
 def test_a_bare_number_is_bytes_and_nothing_is_nothing() -> None:
     assert a_size("4096") == a_size(4096) == 4096
     nothing = Resources(memory=Bytes(a_size("0G")), slots=1)
-    board = Board([a_runner()], POLICY)
+    board = Board(a_snapshot([], [a_runner()]), POLICY)
     before = board.free()["rnr_linux-1"]
     assert board.place(a_job(resources=nothing))
     assert board.free()["rnr_linux-1"] == before.minus(Resources(slots=1))

@@ -15,6 +15,8 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.model.gaps import Aspect
+from forgeyard.model.wishes import Domain, SpotWish
+from forgeyard.scheduler.bounds import Bound, BoundKind
 from forgeyard.scheduler.eligibility import (
     RejectionCode,
     can_ever_run,
@@ -88,7 +90,7 @@ def test_a_job_that_asks_for_nothing_but_room_has_only_passing_reasons_and_size(
     @given(world=worlds)
     def check(world: Snapshot) -> None:
         for job, runner in pairs(world):
-            modest = replace(job, requirements=Requirements())
+            modest = replace(job, requirements=Requirements(), spot=SpotWish.ALLOWED)
             lasting = {it.code for it in rejections(modest, runner) if it.permanent}
             elsewhere = {"trust_mismatch", "pool_trust", "pool_reserved"}
             assert all(code.startswith("insufficient_") or code in elsewhere for code in lasting)
@@ -207,7 +209,7 @@ def test_every_other_reason_occurs_and_stands_where_the_naive_matcher_says_no() 
                 architecture=rng.choice((None, *Architecture)),
                 toolchains=(some_tool_wish(rng),),
             )
-            job = replace(job, requirements=choosy)
+            job = replace(job, requirements=choosy, bounds=some_bounds(rng))
             found = {it.code for it in rejections(job, runner)}
             assert bool(found) is not naive_match(job, runner, runner.free)
             hits.update(found)
@@ -215,6 +217,15 @@ def test_every_other_reason_occurs_and_stands_where_the_naive_matcher_says_no() 
     check()
     rest = set(RejectionCode) - {*EQUIPMENT_CODES, *DEVICES_IN_USE}
     demand_hits(hits, *sorted(rest))
+
+
+def some_bounds(rng: Random) -> tuple[Bound, ...]:
+    """Bind a job to where others are, now and then."""
+    if rng.random() < 0.7:
+        return ()
+    domain, taken = rng.choice(list(Domain)), rng.choice(("h1", "s1", "r1", "rnr_1"))
+    kind = rng.choice(list(BoundKind))
+    return (Bound(kind=kind, domain=domain, of="job other", taken={taken: 1}),)
 
 
 def some_tool_wish(rng: Random) -> ToolchainRequirement:

@@ -35,7 +35,7 @@ from tests.equipment import (
     some_wishes,
 )
 from tests.scheduling import NOW, a_job, a_runner, a_snapshot, amounts
-from tests.worlds import demand_hits, some_holdings
+from tests.worlds import demand_hits, some_grip
 
 ALLOCATIONS = 6_000
 WORLDS = 560
@@ -48,7 +48,7 @@ def test_devices_are_found_exactly_when_brute_force_finds_some() -> None:
     rng = Random(3)
     for _ in range(ALLOCATIONS):
         wishes, has = some_wants(rng), some_equipment(rng)
-        held = some_holdings(rng, has)
+        held = some_grip(rng, has)
         found = allocate(wishes, has, held)
         assert (found is not None) is naive_allocations(wishes, has, held)
         if found is not None:
@@ -126,7 +126,7 @@ def _host(rng: Random, place: int) -> SchedulingRunner:
     return a_runner(
         f"host-{place}",
         capabilities=Capabilities(equipment=has),
-        held_devices=some_holdings(rng, has) if rng.random() < 0.6 else {},
+        held_devices=some_grip(rng, has) if rng.random() < 0.6 else {},
         total=amounts(cpu=8_000, memory_gib=64, disk_gib=64, slots=8),
         session_id=None if rng.random() < 0.1 else f"ses_{place}",
         cpu_percent=rng.choice((100, 150)),
@@ -190,7 +190,7 @@ def test_a_census_counts_runners_whose_devices_are_in_use_as_the_plain_diagnosis
     hits: Counter[str] = Counter()
     for seed in range(WORLDS // 2):
         world = a_farm(seed)
-        board = Board(world.runners, SchedulingPolicy())
+        board = Board(world, SchedulingPolicy())
         for job in world.jobs[::2]:
             board.place(job)
         census = Census(board.columns, board.stock)

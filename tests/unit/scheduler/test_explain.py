@@ -28,7 +28,7 @@ def test_a_job_that_can_be_placed_is_told_where_and_why() -> None:
     snapshot = a_snapshot([a_job()], [a_runner("idle"), a_runner("half", reserved=HALF)])
     told = explain(a_job(), snapshot, POLICY)
     assert told.sentence == (
-        "Goes to idle in the next cycle: it scores 750, the best of 2 runners that can take it now."
+        "Goes to idle in the next cycle: it scores 552, the best of 2 runners that can take it now."
     )
     assert (told.winner, told.eligible_runners, told.code) == ("idle", 2, None)
     assert [(runner.name, runner.rank) for runner in told.runners] == [("idle", 1), ("half", 2)]

@@ -105,7 +105,7 @@ def test_the_best_score_never_beats_a_missing_requirement() -> None:
 
 
 def test_ranking_takes_nothing_from_the_board() -> None:
-    board = Board([a_runner(total=ONE_SLOT)], POLICY)
+    board = Board(a_snapshot([], [a_runner(total=ONE_SLOT)]), POLICY)
     assert board.ranking(a_job(), 5) == board.ranking(a_job(), 5)
     assert board.place(a_job())
     assert board.ranking(a_job(), 5) == ()

@@ -162,6 +162,17 @@ def _create_holds() -> None:
     )
     op.add_column("cycle_plan", _text("devices", nullable=True))
     op.create_table(
+        "habits",
+        _text("project_id"),
+        _text("run_name"),
+        _text("job_name"),
+        _text("what"),
+        _text("value"),
+        _number("noted_at"),
+        sa.PrimaryKeyConstraint("project_id", "run_name", "job_name", "what", name="pk_habits"),
+    )
+    op.create_index("ix_habits_job_name", "habits", ["job_name"])
+    op.create_table(
         "held_room",
         _text("job_id"),
         _text("kind"),
@@ -207,6 +218,7 @@ def downgrade() -> None:
         "parked_classes",
         "generations",
         "held_room",
+        "habits",
         "device_holds",
         "key_holds",
         "maintenance_windows",
