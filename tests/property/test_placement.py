@@ -220,9 +220,11 @@ def test_a_diagnosis_is_permanent_exactly_when_no_runner_could_ever_do_it() -> N
         made = plan(world, policy)
         left = left_over(world, made)
         queue = {job.job_id: job for job in world.jobs}
-        fleet = afterwards(world, made)
+        fleet, kin = afterwards(world, made), Scene(world, policy).kin
+        for decision in made.decisions:
+            kin.place(kin.bind(queue[decision.job_id]), decision.candidates[0][0])
         for diagnosis in made.diagnoses:
-            job = queue[diagnosis.job_id]
+            job = kin.bind(queue[diagnosis.job_id])
             able = [runner for runner in fleet if naive_capable(job, runner)]
             assert diagnosis.permanent is (not able)
             assert not any(naive_match(job, runner, left[runner.runner_id]) for runner in able)
