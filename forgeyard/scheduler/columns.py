@@ -154,11 +154,11 @@ class Columns:
 
     def take(self, place: int, resources: Resources) -> None:
         """Give some of a runner's room away."""
-        self.free[:, place] -= self.wanted(resources)
+        self.free[:, place] -= np.array(self.wanted(resources), dtype=self.free.dtype)
 
     def give(self, place: int, resources: Resources) -> None:
         """Give room back to a runner."""
-        self.free[:, place] += self.wanted(resources)
+        self.free[:, place] += np.array(self.wanted(resources), dtype=self.free.dtype)
 
     def left_at(self, place: int) -> Resources:
         """Tell what one runner has left."""
