@@ -136,27 +136,27 @@ async def scarce_memory(ground: Ground, winner: str, other: str) -> None:
 
 
 CASES = [
-    pytest.param(lift, term, job, id=lift.__name__, marks=pytest.mark.requirement(*proves))
-    for lift, term, job, proves in (
-        (load, "load", {}, ["SCO-034"]),
-        (load, "headroom", {}, ["SCO-011"]),
-        (pressure, "load", {}, ["SCO-021"]),
-        (packing, "packing", {}, ["SCO-003"]),
-        (locality, "locality", {}, ["SCO-005", "SCO-006", "SCO-007", "SCO-027", "ACC-015"]),
-        (locality_in_a_bloom_set, "locality", {}, ["SCO-010"]),
-        (site, "locality", {}, ["SCO-016", "SCO-024"]),
-        (region, "locality", {}, ["SCO-025"]),
-        (cache, "cache", {}, ["SCO-009", "SCO-030"]),
-        (reliability, "reliability", {}, ["SCO-014"]),
-        (health, "reliability", {}, ["RUN-013"]),
-        (fairness, "fairness", {}, ["SCO-002"]),
-        (cost, "cost", {}, ["SCO-019"]),
-        (cost, "cost", {"priority": "low"}, ["SCO-022"]),
-        (spot_preferred, "spot", {"spot": "preferred"}, ["SPT-001", "SPT-005"]),
-        (spot_avoided, "spot", {"spot": "avoided"}, ["SPT-006"]),
-        (affinity, "affinity", {}, ["SCO-016"]),
-        (scarcity, "scarcity", {}, ["SCO-013"]),
-        (scarce_memory, "scarcity", {}, ["SCO-012"]),
+    pytest.param(lift, term, job, id=lift.__name__)
+    for lift, term, job in (
+        (load, "load", {}),
+        (load, "headroom", {}),
+        (pressure, "load", {}),
+        (packing, "packing", {}),
+        (locality, "locality", {}),
+        (locality_in_a_bloom_set, "locality", {}),
+        (site, "locality", {}),
+        (region, "locality", {}),
+        (cache, "cache", {}),
+        (reliability, "reliability", {}),
+        (health, "reliability", {}),
+        (fairness, "fairness", {}),
+        (cost, "cost", {}),
+        (cost, "cost", {"priority": "low"}),
+        (spot_preferred, "spot", {"spot": "preferred"}),
+        (spot_avoided, "spot", {"spot": "avoided"}),
+        (affinity, "affinity", {}),
+        (scarcity, "scarcity", {}),
+        (scarce_memory, "scarcity", {}),
     )
 ]
 
@@ -177,7 +177,11 @@ def without(policy: SchedulingPolicy, term: str) -> SchedulingPolicy:
 
 
 @pytest.mark.parametrize(("lift", "term", "job"), CASES)
-@pytest.mark.requirement("ACC-007", "SCO-001")
+@pytest.mark.requirement("ACC-007", "SCO-001", "SCO-002", "SCO-003", "SCO-005", "SCO-006")
+@pytest.mark.requirement("SCO-007", "SCO-009", "SCO-010", "SCO-011", "SCO-012", "SCO-013")
+@pytest.mark.requirement("SCO-014", "SCO-016", "SCO-019", "SCO-021", "SCO-022", "SCO-024")
+@pytest.mark.requirement("SCO-025", "SCO-027", "SCO-030", "SCO-034", "ACC-006", "ACC-015")
+@pytest.mark.requirement("SPT-001", "SPT-005", "SPT-006", "RUN-013")
 async def test_what_an_agent_reports_makes_another_runner_win(
     sqlite_house: House, lift: Lift, term: str, job: dict[str, object]
 ) -> None:
