@@ -14,8 +14,17 @@ from activities import contracts
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
-from forgeyard.store import commit, parking, policies, snapshot, tables
+from forgeyard.store import (
+    commit,
+    generations,
+    parked_classes,
+    parking,
+    policies,
+    snapshot,
+    tables,
+)
 from forgeyard.store.engine import read, write
+from forgeyard.store.runner_cache import RunnerCache
 
 logger = logging.getLogger(__name__)
 
@@ -29,15 +38,20 @@ class SchedulingActivities:
         self._engine = engine
         self._built_in = built_in
         self._rng = rng
+        self._runners = RunnerCache()
 
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
     def is_pending(self, request: contracts.Partition) -> bool:
-        """Look for one eligible job of the partition."""
+        """Look for one eligible job of the partition whose class is not parked."""
         jobs = tables.jobs
-        waiting = sa.select(jobs.c.job_id).where(
-            jobs.c.partition == request.partition, jobs.c.state == JobState.ELIGIBLE.value
-        )
         with read(self._engine) as connection:
+            generation = generations.current(connection)
+            standing = parked_classes.standing(connection, request.partition, generation)
+            waiting = sa.select(jobs.c.job_id).where(
+                jobs.c.partition == request.partition,
+                jobs.c.state == JobState.ELIGIBLE.value,
+                standing.among(connection),
+            )
             return connection.execute(waiting.limit(1)).first() is not None
 
     @activity.defn(name="cycle.plan", no_thread_cancel_exception=True)
@@ -48,7 +62,12 @@ class SchedulingActivities:
         """
         with read(self._engine) as connection:
             in_force = policies.current(connection, self._built_in)
-            seen = snapshot.load(connection, request.partition, in_force.policy)
+            seen = snapshot.load(
+                connection,
+                request.partition,
+                in_force.policy,
+                read_runners=self._runners.read,
+            )
         self._park(seen.damaged)
         plan = place.plan(seen, in_force.policy)
         with write(self._engine) as connection:
@@ -66,6 +85,9 @@ class SchedulingActivities:
             runners=saved.runners,
             planned=saved.planned,
             full=saved.planned >= in_force.policy.batch,
+            parked=seen.parked,
+            more=saved.parked and len(seen.jobs) < seen.waiting - seen.parked,
+            wake_in_ms=max(1, plan.wake_at - seen.taken_at) if plan.wake_at else 0,
         )
 
     def _park(self, damaged: Mapping[str, str]) -> None:

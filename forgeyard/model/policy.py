@@ -98,6 +98,12 @@ class SchedulingPolicy:
     aging_limit: Annotated[
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
+    cold_start_allowance: Annotated[
+        Millis,
+        Setting(
+            0, DAY, "how long no runner may exist for a job without its queue timeout counting"
+        ),
+    ] = Millis(0)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)

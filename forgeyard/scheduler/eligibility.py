@@ -96,6 +96,9 @@ BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
 PASSING = BUSY | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
 """Reasons that pass with time; all others last until the runner or the job changes."""
 
+OF_THE_JOB: frozenset[RejectionCode] = frozenset()
+"""Lasting reasons that rest on more than a job's requirement class; none of them parks a class."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:

@@ -11,6 +11,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
+from forgeyard.scheduler.eligibility import OF_THE_JOB
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
@@ -38,6 +39,14 @@ class Plan:
     """Runners that were looked at."""
     capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
     """The capability digest by which each runner was judged; another one voids the judgement."""
+    hopeless: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Jobs that no registered runner can ever take for what their class wants, each with it."""
+    possible: frozenset[str] = frozenset()
+    """The classes of the other jobs that were looked at."""
+    generation: int = 0
+    """Of the fleet that was seen; another one voids what it found hopeless."""
+    wake_at: int | None = None
+    """When the first of the reasons ends that pass by themselves, if any does."""
 
 
 def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
@@ -48,12 +57,16 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
             break
         cycle.consider(job)
     cycle.lend()
+    blocked = _diagnoses(cycle.blocked, cycle.board)
+    hopeless = _hopeless(cycle.blocked, blocked)
+    able = (job for job in (*cycle.placed, *cycle.blocked) if job.job_id not in hopeless)
     return Plan(
         decisions=tuple(cycle.decisions),
-        diagnoses=(
-            *_diagnoses(cycle.blocked, cycle.board),
-            *(gated(job, gate) for job, gate in cycle.held),
-        ),
+        diagnoses=(*blocked, *(gated(job, gate) for job, gate in cycle.held)),
+        hopeless=hopeless,
+        possible=frozenset(job.requirement_class for job in able),
+        generation=snapshot.generation,
+        wake_at=_next_end(cycle.blocked, snapshot.passing),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
         capabilities=dict(
@@ -70,6 +83,7 @@ class Cycle:
         self.queue = FairQueue(snapshot, policy)
         self.gates = Gates(snapshot.scopes, snapshot.keys)
         self.decisions: list[Decision] = []
+        self.placed: list[SchedulingJob] = []
         self.blocked: list[SchedulingJob] = []
         self.held: list[tuple[SchedulingJob, Gate]] = []
         self._batch = policy.batch
@@ -103,8 +117,25 @@ class Cycle:
             self.blocked.append(job)
             return
         self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+        self.placed.append(job)
         self.queue.charge(job)
         self.gates.admit(job)
+
+
+def _hopeless(blocked: Iterable[SchedulingJob], diagnoses: Iterable[Diagnosis]) -> dict[str, str]:
+    """Pick the jobs whose whole class waits in vain; one reason of a job's own lets it be."""
+    return {
+        job.job_id: job.requirement_class
+        for job, diagnosis in zip(blocked, diagnoses, strict=True)
+        if diagnosis.permanent
+        and job.requirement_class
+        and OF_THE_JOB.isdisjoint(tally.code for tally in diagnosis.rejections)
+    }
+
+
+def _next_end(blocked: Iterable[SchedulingJob], passing: Mapping[str, int]) -> int | None:
+    ends = (passing[job.job_id] for job in blocked if job.job_id in passing)
+    return min(ends, default=None)
 
 
 def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosis, ...]:

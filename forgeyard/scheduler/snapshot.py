@@ -101,6 +101,14 @@ class SchedulingRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parking:
+    """Since when a job's class is not looked at, and until which generation of the fleet."""
+
+    since_at: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One instant of a partition, and the only input of a plan beside the policy."""
 
@@ -115,6 +123,12 @@ class Snapshot:
     """By id, with what they have used; one that is missing has no limits and a weight of one."""
     keys: Mapping[str, str] = field(default_factory=dict[str, str])
     """Exclusivity keys that are held, each with the name of the job that holds it."""
+    generation: int = 0
+    """Of the fleet: what was impossible for good when it was lower may be possible now."""
+    parked: int = 0
+    """How many of the waiting jobs were left out, for their class is parked at this generation."""
+    passing: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Jobs for which a reason ends by itself, each with the instant of the next such end."""
     damaged: Mapping[str, str] = field(default_factory=dict[str, str])
     """Waiting jobs whose rows cannot be read, each with the reason; they are never placed."""
 

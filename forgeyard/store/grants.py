@@ -77,7 +77,7 @@ def write(
     bulk.insert(connection, tables.attempts, attempts)
     bulk.insert(connection, tables.leases, [_lease(grant, now, policy) for grant in grants])
     bulk.insert(connection, tables.reservations, [_reservation(grant) for grant in grants])
-    _reserve(connection, grants)
+    _reserve(connection, grants, now)
     taken = [(key, one.lease_id, one.job["job_id"]) for one in grants for key in one.keys]
     keys.take(connection, taken)
     reason = f"granted by cycle {cycle['cycle_id']}"
@@ -167,7 +167,7 @@ def _reservation(grant: Grant) -> Row:
     }
 
 
-def _reserve(connection: sa.Connection, grants: Sequence[Grant]) -> None:
+def _reserve(connection: sa.Connection, grants: Sequence[Grant], now: int) -> None:
     """Raise each runner's sums once, from the values under its lock."""
     sums: dict[str, list[int]] = {}
     for grant in grants:
@@ -175,7 +175,7 @@ def _reserve(connection: sa.Connection, grants: Sequence[Grant]) -> None:
         taken = [grant.job[name] for name in DIMENSIONS]
         sums[grant.runner["runner_id"]] = [a + b for a, b in zip(before, taken, strict=True)]
     rows = [
-        {"runner_id": runner_id, **dict(zip(_RESERVED, amounts, strict=True))}
+        {"runner_id": runner_id, "changed_at": now, **dict(zip(_RESERVED, amounts, strict=True))}
         for runner_id, amounts in sums.items()
     ]
     bulk.update(connection, tables.runners, rows, keys=("runner_id",))

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import changes, tables
-from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.engine import database_now, now_ms, read, write
 from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.sessions import lock_runner
 
@@ -67,7 +67,8 @@ def _repair_runner(connection: sa.Connection, runner_id: str) -> bool:
     wrong = {name: value for name, value in after.items() if before[name] != value}
     if not wrong:
         return False
-    connection.execute(sa.update(_runners).where(_runners.c.runner_id == runner_id).values(wrong))
+    changed = {**wrong, "changed_at": now_ms()}
+    connection.execute(sa.update(_runners).where(_runners.c.runner_id == runner_id).values(changed))
     detail = ", ".join(f"{name} {before[name]} → {value}" for name, value in wrong.items())
     changes.audit(
         connection,

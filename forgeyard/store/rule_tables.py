@@ -157,4 +157,5 @@ parked_classes = sa.Table(
     number("generation"),
     text("diagnosis"),
     number("since_at"),
+    number("until_at", nullable=True),  # when a plan found it to be possible after all
 )

@@ -25,7 +25,7 @@ from forgeyard.model.protocol import (
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
-from forgeyard.store import changes, codec, fence, liveness, repair, tables
+from forgeyard.store import changes, codec, fence, generations, liveness, repair, tables
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import DIMENSIONS
@@ -54,7 +54,9 @@ def register(
             about itself cannot be.
     """
     _check(message)
-    runner_id = _insert_unless_known(connection, message, rng=rng)
+    known = _id_of_name(connection, message.runner_name)
+    is_new = known is None
+    runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
     now = database_now(connection)
     reason = "a new session of the runner began"
@@ -78,6 +80,8 @@ def register(
         **_described(message),
         **repair.recount(connection, runner_id),
     )
+    if is_new or any(runner[name] != value for name, value in _described(message).items()):
+        generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
     return Registered(
         runner_id=RunnerId(runner_id),
@@ -130,27 +134,27 @@ def _check(message: Register) -> None:
             )
 
 
-def _insert_unless_known(
-    connection: sa.Connection, message: Register, *, rng: random.Random
-) -> str:
-    """Find a runner by its name or make it; of two that try at once, one waits for the other."""
-    known = sa.select(_runners.c.runner_id).where(_runners.c.name == message.runner_name)
-    runner_id = connection.execute(known).scalar_one_or_none()
-    if runner_id is None:
-        now = database_now(connection)
-        row = {
-            "runner_id": _new_id("rnr", now=now, rng=rng),
-            "name": message.runner_name,
-            "state": RunnerState.OFFLINE.value,
-            "pool_id": POOL,
-            "pressure": ResourcePressure.NORMAL.value,
-            "registered_at": now,
-            "last_seen_at": now,
-            **_described(message),
-        }
-        changes.upsert(connection, _runners, row, changes={}, keys=("name",))
-        runner_id = connection.execute(known).scalar_one()
-    return str(runner_id)
+def _id_of_name(connection: sa.Connection, name: str) -> str | None:
+    known = sa.select(_runners.c.runner_id).where(_runners.c.name == name)
+    return connection.execute(known).scalar_one_or_none()
+
+
+def _insert(connection: sa.Connection, message: Register, *, rng: random.Random) -> str:
+    """Make a runner; of two that make the same one at once, one waits for the other."""
+    now = database_now(connection)
+    row = {
+        "runner_id": _new_id("rnr", now=now, rng=rng),
+        "name": message.runner_name,
+        "state": RunnerState.OFFLINE.value,
+        "pool_id": POOL,
+        "pressure": ResourcePressure.NORMAL.value,
+        "registered_at": now,
+        "last_seen_at": now,
+        "changed_at": now,
+        **_described(message),
+    }
+    changes.upsert(connection, _runners, row, changes={}, keys=("name",))
+    return str(_id_of_name(connection, message.runner_name))
 
 
 def _described(message: Register) -> dict[str, object]:
@@ -377,6 +381,8 @@ def _change(
 ) -> Row:
     """Update a locked runner; a new state is a new version with a line of history."""
     changed = {"state": state.value, **values}
+    if any(runner[name] != value for name, value in changed.items() if name != "last_seen_at"):
+        changed["changed_at"] = now
     if state != runner["state"]:
         changed["version"] = runner["version"] + 1
         connection.execute(

@@ -6,7 +6,8 @@ nobody, neither in it nor beside it.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -19,31 +20,52 @@ from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import keys, scopes, tables, wishes
+from forgeyard.store import generations, keys, parked_classes, scopes, tables, wishes
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
+from forgeyard.store.release import DIMENSIONS
 
+RunnerReader = Callable[[sa.Connection], tuple[SchedulingRunner, ...]]
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
+_AMOUNTS = {
+    prefix: tuple(f"{prefix}{name}" for name in DIMENSIONS)
+    for prefix in ("", "total_", "headroom_", "reserved_")
+}
 logger = logging.getLogger(__name__)
 
 
 def load(
-    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, limit: int = LOADED
+    connection: sa.Connection,
+    partition: str,
+    policy: SchedulingPolicy,
+    *,
+    limit: int = LOADED,
+    read_runners: RunnerReader | None = None,
 ) -> Snapshot:
-    """Read the eligible jobs that come first, and every registered runner."""
+    """Read the eligible jobs that come first, and every registered runner.
+
+    Who loads again and again passes a reader that remembers runners.
+    """
+    # First of all: who changes the fleet after this makes a verdict on what we read void.
+    generation = generations.current(connection)
     now = database_now(connection)
-    rows = _eligible(connection, partition, policy, now=now, limit=limit)
-    refusals = _refusals(connection, partition, now=now)
+    standing = parked_classes.standing(connection, partition, generation)
+    among = standing.among(connection)
+    rows = _eligible(connection, partition, policy, among=among, now=now, limit=limit)
+    refusals, passing = _refusals(connection, now=now)
     jobs, damaged = _jobs(rows, refusals, now=now)
     return Snapshot(
         partition=partition,
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=_runners(connection),
-        waiting=int(rows[0]["waiting"]) if rows else 0,
+        runners=(read_runners or _runners)(connection),
+        waiting=standing.parked + (int(rows[0]["waiting"]) if rows else 0),
+        generation=generation,
+        parked=standing.parked,
+        passing=passing,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
     )
@@ -73,7 +95,13 @@ def load_with(
 
 
 def _eligible(
-    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, now: int, limit: int
+    connection: sa.Connection,
+    partition: str,
+    policy: SchedulingPolicy,
+    *,
+    among: sa.ColumnElement[bool],
+    now: int,
+    limit: int,
 ) -> Sequence[Row]:
     """Read the first of every queue before the second of any, emergencies before all.
 
@@ -94,6 +122,7 @@ def _eligible(
             jobs.c.partition == partition,
             jobs.c.state == JobState.ELIGIBLE.value,
             jobs.c.cancel_reason.is_(None),
+            among,
         )
         .subquery()
     )
@@ -124,22 +153,18 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
     )
 
 
-def _refusals(connection: sa.Connection, partition: str, *, now: int) -> dict[str, dict[str, str]]:
-    """Read who refused which eligible job and is not to be asked again yet."""
-    refusals, jobs = tables.refusals, tables.jobs
-    query = (
-        sa.select(refusals.c.job_id, refusals.c.runner_id, refusals.c.reason)
-        .join(jobs, jobs.c.job_id == refusals.c.job_id)
-        .where(
-            refusals.c.until_at > now,
-            jobs.c.partition == partition,
-            jobs.c.state == JobState.ELIGIBLE.value,
-        )
-    )
+def _refusals(
+    connection: sa.Connection, *, now: int
+) -> tuple[dict[str, dict[str, str]], dict[str, int]]:
+    """Read who refused which job, and when the first may be asked again."""
+    query = sa.select(tables.refusals).where(tables.refusals.c.until_at > now)
     found: dict[str, dict[str, str]] = {}
+    ends: dict[str, int] = {}
     for row in connection.execute(query).mappings():
-        found.setdefault(row["job_id"], {})[row["runner_id"]] = row["reason"]
-    return found
+        job_id, until = row["job_id"], row["until_at"]
+        found.setdefault(job_id, {})[row["runner_id"]] = row["reason"]
+        ends[job_id] = min(until, ends.get(job_id, until))
+    return found, ends
 
 
 def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[str, str]:
@@ -199,15 +224,21 @@ def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
     One whose row is damaged gets no work until it registers again, which writes it anew.
     """
     runners = tables.runners
-    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
+    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).all()
+    names = [column.name for column in runners.c]
     known: dict[str, Capabilities] = {}
-    found: list[SchedulingRunner] = []
-    for row in rows:
-        try:
-            found.append(_runner(dict(row), known))
-        except (Corrupt, ValueError) as error:
-            logger.warning("runner %s cannot be read: %s", row["name"], error)
-    return tuple(found)
+    # A mapping of SQLAlchemy's own would cost as much as all the rest.
+    found = (runner_of(dict(zip(names, row, strict=True)), known) for row in rows)
+    return tuple(runner for runner in found if runner is not None)
+
+
+def runner_of(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner | None:
+    """Read a runner; `known` spares decoding a report again. Nothing, if its row is damaged."""
+    try:
+        return _runner(row, known)
+    except (Corrupt, ValueError) as error:
+        logger.warning("runner %s cannot be read: %s", row["name"], error)
+        return None
 
 
 def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
@@ -232,9 +263,11 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
 
 
 def _resources(row: Row, prefix: str) -> Resources:
-    return Resources(
-        cpu=MilliCpu(row[f"{prefix}cpu_milli"]),
-        memory=Bytes(row[f"{prefix}memory_bytes"]),
-        disk=Bytes(row[f"{prefix}disk_bytes"]),
-        slots=row[f"{prefix}slots"],
-    )
+    cpu, memory, disk, slots = _AMOUNTS[prefix]
+    return _amount(row[cpu], row[memory], row[disk], row[slots])
+
+
+@lru_cache(maxsize=2**16)
+def _amount(cpu: int, memory: int, disk: int, slots: int) -> Resources:
+    """Make an amount once; runners and jobs share few different ones."""
+    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)

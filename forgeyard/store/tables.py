@@ -127,7 +127,7 @@ jobs = sa.Table(
     text("wishes", default="{}"),  # Wishes, JSON: what is its own and decides about its place
     number("adjustment", default=0),  # of its priority, by policy or an operator
     sa.UniqueConstraint("run_id", "name"),
-    sa.Index("ix_jobs_state_partition", "state", "partition"),
+    sa.Index("ix_jobs_state_partition_class", "state", "partition", "requirement_class"),
     sa.Index("ix_jobs_reused_from", "reused_from"),
 )
 

@@ -16,7 +16,7 @@ from forgeyard.model.protocol import StepResult, TestCounts
 from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import artifacts, codec, specs, tables, waiting
+from forgeyard.store import artifacts, codec, parked_classes, specs, tables, waiting
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -223,6 +223,9 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
         attempts=_attempts(connection, run_id),
         retries=_retries(connection, run_id),
         held=_held(row),
+        parked=parked_classes.sentences(
+            connection, row["partition"], {job["requirement_class"] for job in jobs}
+        ),
     )
     outputs = _outputs(artifacts.of_run(connection, run_id))
     shown = tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs)

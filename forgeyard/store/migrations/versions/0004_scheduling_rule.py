@@ -154,12 +154,19 @@ def _create_parking() -> None:
         _number("generation"),
         _text("diagnosis"),
         _number("since_at"),
+        _number("until_at", nullable=True),
         sa.PrimaryKeyConstraint("partition", "requirement_class", name="pk_parked_classes"),
+    )
+    op.drop_index("ix_jobs_state_partition", "jobs")
+    op.create_index(
+        "ix_jobs_state_partition_class", "jobs", ["state", "partition", "requirement_class"]
     )
 
 
 def downgrade() -> None:
     """Take it away again."""
+    op.drop_index("ix_jobs_state_partition_class", "jobs")
+    op.create_index("ix_jobs_state_partition", "jobs", ["state", "partition"])
     for table in (
         "parked_classes",
         "generations",
