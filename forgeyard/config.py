@@ -29,6 +29,7 @@ from forgeyard.model.equipment import (
     Provenance,
     Word,
 )
+from forgeyard.model.location import Micros, ReliabilityClass
 from forgeyard.model.units import GIB, MIB
 
 
@@ -106,6 +107,13 @@ class AgentConfig(Group):
     """How many devices of each kind jobs may use here."""
     gpus: tuple["GpuConfig", ...] = Field(default=(), max_length=MAX_GPUS)
     """The GPUs that jobs may use; without any, those that `nvidia-smi` lists."""
+    host: Word = ""
+    """The machine that this agent shares with others on it; empty means the host's name."""
+    site: Word = ""
+    region: Word = ""
+    reliability: ReliabilityClass = ReliabilityClass.STANDARD
+    cost_micros_per_hour: Micros | None = None
+    """What an hour of this machine costs, in millionths of your currency."""
     secrets_file: str = ""
     """A 0600 file of NAME=value lines that jobs on this host may name."""
     headroom_cpu: str = "0"

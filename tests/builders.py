@@ -15,6 +15,7 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.ids import SessionId
 from forgeyard.model.job import JobSpec, Step
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import Holder, Register, Registered
 from forgeyard.model.run import RunSpec
@@ -139,6 +140,7 @@ def a_registration(
     total: Resources | None = None,
     headroom: Resources | None = None,
     capabilities: Capabilities | None = None,
+    location: Location = SOMEWHERE,
 ) -> Register:
     """Describe an agent's first message: 4 cores, 8 GiB, 50 GiB of disk, 4 jobs side by side."""
     return Register(
@@ -146,6 +148,7 @@ def a_registration(
         capabilities=capabilities or some_capabilities(),
         total=total or some_resources(cpu=4_000, memory=8 * GIB, disk=50 * GIB, slots=4),
         headroom=headroom or Resources(),
+        location=location,
     )
 
 

@@ -22,6 +22,7 @@ from forgeyard.model.capability import (
     Toolchain,
 )
 from forgeyard.model.equipment import Provenance
+from forgeyard.model.location import Location
 from forgeyard.model.protocol import Register
 from forgeyard.model.units import Resources, Rounding, parse_bytes, parse_cpu
 
@@ -56,7 +57,9 @@ _PLATFORMS = {
 }
 _PROVENANCE = {
     **dict.fromkeys(("platform", "os_version", "architecture", "cpu_features"), Provenance.PROBED),
-    **dict.fromkeys(("labels", "trust"), Provenance.CONFIGURED),
+    **dict.fromkeys(
+        ("labels", "trust", "reliability", "cost_micros_per_hour"), Provenance.CONFIGURED
+    ),
 }
 """How the fields of a report are known that do not say so themselves."""
 
@@ -72,6 +75,7 @@ async def registration(config: AgentConfig, work_dir: Path) -> Register:
         capabilities=await capabilities(config),
         total=await asyncio.to_thread(host.resources, work_dir, slots=config.jobs),
         headroom=headroom(config),
+        location=location(config),
     )
 
 
@@ -98,8 +102,19 @@ async def capabilities(config: AgentConfig) -> Capabilities:
         trust=config.trust,
         agent_version=agent_version(),
         equipment=has,
+        reliability=config.reliability,
+        cost_micros_per_hour=config.cost_micros_per_hour,
         provenance=_PROVENANCE,
         schema_version=REPORT_VERSION,
+    )
+
+
+def location(config: AgentConfig) -> Location:
+    """Tell where this host is; by itself it only knows its name."""
+    return Location(
+        host=config.host or socket.gethostname()[:128] or None,
+        site=config.site or None,
+        region=config.region or None,
     )
 
 

@@ -5,12 +5,11 @@ from typing import Annotated
 from annotated_types import MaxLen
 from fastapi import APIRouter, Query
 
+from forgeyard.api.amounts import HeartbeatBody, RegisterBody
 from forgeyard.api.dependencies import Deps
 from forgeyard.model.protocol import (
     Assignments,
-    Heartbeat,
     HeartbeatAnswer,
-    Register,
     Registered,
 )
 from forgeyard.store import runners
@@ -20,7 +19,7 @@ SessionPath = Annotated[str, MaxLen(64)]
 
 
 @router.post("", status_code=201)
-def register(message: Register, deps: Deps) -> Registered:
+def register(message: RegisterBody, deps: Deps) -> Registered:
     """Open a session; the runner's session before it is fenced in the same transaction."""
     with deps.change() as connection:
         return runners.register(
@@ -29,7 +28,7 @@ def register(message: Register, deps: Deps) -> Registered:
 
 
 @router.post("/{session_id}/heartbeat")
-def heartbeat(session_id: SessionPath, message: Heartbeat, deps: Deps) -> HeartbeatAnswer:
+def heartbeat(session_id: SessionPath, message: HeartbeatBody, deps: Deps) -> HeartbeatAnswer:
     """Keep a session alive and report pressure; learn which leases are gone."""
     with deps.change() as connection:
         return runners.heartbeat(connection, session_id, message)

@@ -31,12 +31,35 @@ def capability_rows(runner: Runner) -> Iterator[Row]:
     )
     for name, value in plain:
         yield output.words(name), value or UNKNOWN, _known_by(known.get(name))
+    yield from _standing_rows(runner)
     for name, value in sorted(offered.labels.items()):
         yield f"label {name}", value, _known_by(known.get("labels"))
     for tool in offered.toolchains:
         version = " ".join(part for part in (tool.version or UNKNOWN, tool.digest) if part)
         yield f"toolchain {tool.name}", version, _known_by(tool.provenance)
     yield from _equipment_rows(runner)
+
+
+def _standing_rows(runner: Runner) -> Iterator[Row]:
+    """Say where it is, how long it may be counted on, what it costs, what it has at hand."""
+    offered, where, has = runner.capabilities, runner.location, runner.holdings
+    known, cost = offered.provenance, offered.cost_micros_per_hour
+    for name, value in (("host", where.host), ("site", where.site), ("region", where.region)):
+        yield name, value or UNKNOWN, ""
+    yield "reliability", offered.reliability or UNKNOWN, _known_by(known.get("reliability"))
+    an_hour = UNKNOWN if cost is None else f"{cost / 1e6:g} an hour"
+    yield "cost", an_hour, _known_by(known.get("cost_micros_per_hour"))
+    more = " and more" if has.has_more else ""
+    caches = "1 cache" if len(has.closures) == 1 else f"{len(has.closures)} caches"
+    yield "health", output.words(runner.health) + _because(runner.health_reason), ""
+    for said in runner.diagnostics:
+        yield "diagnostic", said, ""
+    yield "penalty", f"{runner.penalty} points", ""
+    yield "at hand", f"{has.objects} archives of {output.size(has.bytes)}{more}, {caches}", ""
+
+
+def _because(reason: str | None) -> str:
+    return f": {reason}" if reason else ""
 
 
 def _equipment_rows(runner: Runner) -> Iterator[Row]:

@@ -1,6 +1,8 @@
 """`forgeyard up`, `down`, `status`, `demo`, `worker`, `api`, `agent`: processes of Forgeyard."""
 
 import json
+import math
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated
 
@@ -11,8 +13,10 @@ from forgeyard.cli import output, processes
 from forgeyard.cli.endpoint import Endpoint, checked_token, checked_url, resolve_agent
 from forgeyard.cli.options import DataDir, Json, TokenFile, settings
 from forgeyard.errors import InvalidRequest
+from forgeyard.model.location import ReliabilityClass
 
 NOTHING_RUNS = 3
+MOST_COST = 1_000_000
 Name = Annotated[str, typer.Option("--name", help="The runner's name; else the host's.")]
 
 
@@ -143,6 +147,18 @@ def agent(
         list[str] | None,
         typer.Option("--toolchain", metavar="NAME=VERSION=BIN", help="A tool directory to offer."),
     ] = None,
+    site: Annotated[
+        str, typer.Option("--site", help="The rack, room or zone that this machine is in.")
+    ] = "",
+    region: Annotated[str, typer.Option("--region", help="The region that it is in.")] = "",
+    reliability: Annotated[
+        ReliabilityClass | None,
+        typer.Option("--reliability", help="How long this machine may be counted on."),
+    ] = None,
+    cost: Annotated[
+        str | None,
+        typer.Option("--cost", metavar="AMOUNT", help="What an hour of it costs, such as 0.35."),
+    ] = None,
     work_dir: Annotated[
         Path | None, typer.Option("--work-dir", help="Where jobs run; one agent per directory.")
     ] = None,
@@ -160,16 +176,22 @@ def agent(
     Examples:
       forgeyard agent --join http://ci:8701 --token-file token --jobs 8
       forgeyard agent --label zone=a --toolchain node=22.1.0=/opt/node/bin
+      forgeyard agent --site rack-4 --region eu-1 --reliability preemptible --cost 0.12
     """
     chosen: dict[str, object] = {
         "name": name,
         "jobs": jobs,
         "labels": dict(_pair(text) for text in label or ()),
         "toolchains": tuple(_toolchain(text) for text in toolchain or ()),
+        "site": site,
+        "region": region,
+        "reliability": reliability,
         "work_dir": str(work_dir or ""),
         "secrets_file": str(secrets_file or ""),
     }
     given = {key: value for key, value in chosen.items() if value}
+    if cost is not None:
+        given["cost_micros_per_hour"] = _micros(cost)
     found = settings(data_dir, agent=given)
     end = _endpoint(found, join, token, token_file)
     raise typer.Exit(processes.agent(found, url=end.url, token=end.token))
@@ -197,6 +219,22 @@ def _pair(text: str) -> tuple[str, str]:
             f"{text!r} is no label", field="--label", value=text, allowed="KEY=VALUE"
         )
     return key, value
+
+
+def _micros(text: str) -> int:
+    """Read an amount of money exactly; what is finer than a millionth is rounded up."""
+    try:
+        amount = Decimal(text)
+        if amount.is_finite() and 0 <= amount <= MOST_COST:
+            return math.ceil(amount * 1_000_000)
+    except InvalidOperation:
+        pass
+    raise InvalidRequest(
+        f"{text!r} is no amount",
+        field="--cost",
+        value=text,
+        allowed=f"0 to {MOST_COST}, such as 0.35",
+    )
 
 
 def _toolchain(text: str) -> dict[str, str]:

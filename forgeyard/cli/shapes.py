@@ -388,7 +388,28 @@ class RunnerCapabilities:
     agent_version: str = ""
     equipment: Equipment = field(default_factory=Equipment)
     provenance: Mapping[str, str] = field(default_factory=dict[str, str])
+    reliability: str = ""
+    cost_micros_per_hour: int | None = None
     schema_version: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where a runner is; `None` is unknown."""
+
+    host: str | None = None
+    site: str | None = None
+    region: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holdings:
+    """How much a runner need not fetch, as it last said."""
+
+    objects: int = 0
+    bytes: int = 0
+    closures: tuple[str, ...] = ()
+    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -406,6 +427,12 @@ class Runner:
     capabilities: RunnerCapabilities = field(default_factory=RunnerCapabilities)
     capability_digest: str = ""
     reported_at: int | None = None
+    location: Location = field(default_factory=Location)
+    diagnostics: tuple[str, ...] = ()
+    health: str = ""
+    health_reason: str | None = None
+    holdings: Holdings = field(default_factory=Holdings)
+    penalty: int = 0
     allocatable: Amounts = field(default_factory=Amounts)
     free: Amounts = field(default_factory=Amounts)
     placed: tuple[PlacedJob, ...] = ()

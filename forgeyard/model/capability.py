@@ -17,9 +17,11 @@ from packaging.version import InvalidVersion, Version
 
 from forgeyard.errors import InvalidRequirements
 from forgeyard.model.equipment import Equipment, EquipmentRequirement, Provenance, Word
+from forgeyard.model.location import Micros, ReliabilityClass
 
-REPORT_VERSION = 2
-"""The schema of capability reports: 2 added equipment and provenance (ELG-027)."""
+REPORT_VERSION = 3
+"""The schema of capability reports (ELG-027): 2 added equipment and provenance, 3 the
+reliability class and the cost."""
 MAX_TOOLCHAINS = 200
 MAX_LABELS = 64
 Labels = Annotated[Mapping[Word, Word], MaxLen(MAX_LABELS)]
@@ -89,6 +91,8 @@ class Capabilities:
     )
     """By field, how it is known; what is not named is self-reported. Tools, runtimes, devices and
     GPUs say it themselves."""
+    reliability: ReliabilityClass = ReliabilityClass.STANDARD
+    cost_micros_per_hour: Micros | None = None
     schema_version: int = 1
     """What the agent says; one that says nothing wrote the first version."""
 

@@ -54,6 +54,9 @@ class LeasePolicy:
     refusal_memory: Annotated[
         Millis, Setting(0, DAY, "how long a runner that refused a job is not asked again")
     ] = Millis(30_000)
+    penalty_half_life: Annotated[
+        Millis, Setting(MINUTE, 30 * DAY, "how soon half of a runner's losses is forgotten")
+    ] = Millis(30 * MINUTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

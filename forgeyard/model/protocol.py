@@ -11,10 +11,12 @@ from typing import Annotated
 from annotated_types import Ge, Le, MaxLen
 
 from forgeyard.model.capability import Capabilities
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
 from forgeyard.model.job import FailureClass, JobSpec
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.run import GitSource
-from forgeyard.model.runner import RejectReason, ResourcePressure
+from forgeyard.model.runner import RejectReason, ResourcePressure, RunnerHealth
 from forgeyard.model.units import LARGEST, Millis, Resources
 
 PROTOCOL_VERSION = 1
@@ -29,14 +31,23 @@ Total = Annotated[int, Ge(0), Le(LARGEST)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Register:
-    """Open a session for a runner; the session before it, if any, is fenced at once."""
+class Report:
+    """What a host can do and how large it is; said again when it was looked at anew (ELG-028)."""
 
-    runner_name: Annotated[str, MaxLen(100)]
     capabilities: Capabilities
     total: Resources
     headroom: Resources
-    """Kept back for the system and the agent itself; allocatable = total - headroom."""
+    """Kept back for the system, the agent and its archives; allocatable = total - headroom."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Register(Report):
+    """Open a session for a runner; the session before it, if any, is fenced at once."""
+
+    runner_name: Annotated[str, MaxLen(100)]
+    location: Location = SOMEWHERE
+    """Not a capability, for it alone differs between machines that are otherwise alike."""
+    holdings: Holdings = NOTHING_HELD
     protocol_version: int = PROTOCOL_VERSION
 
 
@@ -58,6 +69,12 @@ class Heartbeat:
     pressure: ResourcePressure = ResourcePressure.NORMAL
     draining: bool = False
     held: Annotated[tuple[LeaseId, ...], MaxLen(MAX_LEASES)] = ()
+    health: RunnerHealth = RunnerHealth.HEALTHY
+    health_reason: Annotated[str, MaxLen(300)] = ""
+    report: Report | None = None
+    """Given when the host was looked at anew, whether or not anything has changed."""
+    holdings: Holdings | None = None
+    """Given when they have changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,15 @@ class RunnerState(StrEnum):
     OFFLINE = "offline"
 
 
+class RunnerHealth(StrEnum):
+    """How well a runner says it is, whatever the load (RUN-012)."""
+
+    HEALTHY = "healthy"
+    DEGRADED = "degraded"
+    """It works, but not as it should; policy says what it still gets."""
+    UNHEALTHY = "unhealthy"
+
+
 class ResourcePressure(StrEnum):
     """What an agent says is short on its host right now."""
 

@@ -19,6 +19,8 @@ LARGEST = 2**62
 
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "Pi": 2**50}
 _DECIMAL = {"k": 10**3, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+LEAST_IN_THOUSANDTHS = KIB
+"""Of bytes: less than that in thousandths of a byte was surely meant as something else."""
 _PRINTED = (("PiB", 2**50), ("TiB", 2**40), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB))
 _SECONDS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -67,6 +69,15 @@ class Resources:
             slots=self.slots + other.slots,
         )
 
+    def within(self, other: "Resources") -> "Resources":
+        """Cut every dimension down to what `other` has."""
+        return Resources(
+            cpu=min(self.cpu, other.cpu),
+            memory=min(self.memory, other.memory),
+            disk=min(self.disk, other.disk),
+            slots=min(self.slots, other.slots),
+        )
+
     def minus(self, other: "Resources") -> "Resources":
         """Subtract `other`, dimension by dimension; may go below zero."""
         return Resources(
@@ -93,7 +104,7 @@ def parse_cpu(text: str | int | float, *, field: str, rounding: Rounding) -> Mil
 
 
 def parse_bytes(text: str | int | float, *, field: str, rounding: Rounding) -> Bytes:
-    """Read `512K`, `0.5Gi`, `2G` or a plain number as bytes.
+    """Read `512K`, `0.5Gi`, `2G`, a plain number or thousandths with an `m` as bytes.
 
     Raises:
         InvalidQuantity: naming the field, when it is not a positive finite amount.
@@ -105,6 +116,8 @@ def parse_bytes(text: str | int | float, *, field: str, rounding: Rounding) -> B
     for suffix, factor in (*_BINARY.items(), *_DECIMAL.items()):
         if written.endswith(suffix):
             return Bytes(_whole(written.removesuffix(suffix), factor, rounding, complaint))
+    if str(text).strip().endswith("m"):
+        return Bytes(_thousandths(written.removesuffix("m"), rounding, complaint))
     return Bytes(_whole(written, 1, rounding, complaint))
 
 
@@ -142,8 +155,16 @@ def duration_text(duration: int) -> str:
     return f"{duration // size}{name}" if duration else "0s"
 
 
+def _thousandths(digits: str, rounding: Rounding, complaint: tuple[str, str, object, str]) -> int:
+    """Read thousandths of bytes, as Kubernetes writes amounts; `512m` was meant as `512M`."""
+    found = _whole(digits, Fraction(1, 1000), rounding, complaint)
+    if found < LEAST_IN_THOUSANDTHS:
+        raise _unreadable(*complaint)
+    return found
+
+
 def _whole(
-    digits: str, factor: int, rounding: Rounding, complaint: tuple[str, str, object, str]
+    digits: str, factor: int | Fraction, rounding: Rounding, complaint: tuple[str, str, object, str]
 ) -> int:
     """Multiply exactly, then round in the direction that promises less."""
     if not digits or len(digits) > 40 or not set(digits) <= set("0123456789."):

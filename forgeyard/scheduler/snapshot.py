@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import Priority
+from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.units import Resources
 from forgeyard.model.wishes import SchedulingClass, Wishes
@@ -88,6 +90,17 @@ class SchedulingRunner:
     headroom: Resources = field(default_factory=Resources)
     reserved: Resources = field(default_factory=Resources)
     pressure: ResourcePressure = ResourcePressure.NORMAL
+    degraded: bool = False
+    """It works, but says itself that something is wrong with it (RUN-013)."""
+    location: Location = SOMEWHERE
+    holdings: Holdings = NOTHING_HELD
+    """What it need not fetch, as far as it said (SCO-009)."""
+    holdings_digest: str = ""
+    penalty: int = 0
+    """For losses and failures of its own, as of `penalty_at`; it decays (SCO-014)."""
+    penalty_at: int = 0
+    reported_at: int = 0
+    """When its capability report came (ELG-029)."""
 
     @property
     def allocatable(self) -> Resources:
@@ -192,6 +205,11 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         _amounts(runner.allocatable),
         _amounts(runner.reserved),
         runner.pressure,
+        runner.degraded,
+        [runner.location.host, runner.location.site, runner.location.region],
+        runner.holdings_digest,
+        [runner.penalty, runner.penalty_at],
+        runner.reported_at,
     ]
 
 

@@ -1,7 +1,6 @@
-"""The generation of the fleet: it grows with whatever can turn a never into a yes.
+"""Numbers that grow when something changes that many things were judged by.
 
-A class that no runner can ever serve is not looked at again before that. Who changes what runners
-can do, who may use them, or the rules, bumps it in the same transaction.
+Whoever remembers a judgement keeps the number beside it, and judges again once it has grown.
 """
 
 from typing import Final
@@ -11,22 +10,20 @@ import sqlalchemy as sa
 from forgeyard.store import changes, tables
 
 FLEET: Final = "fleet"
+"""Grows when what could never run might run now: a runner, a pool or the policy is another."""
 _generations = tables.generations
-_READ = sa.select(_generations.c.value).where(_generations.c.name == FLEET)
-CURRENT: Final = sa.func.coalesce(_READ.scalar_subquery(), 0)
-"""The generation as part of another query."""
+_FLEET = sa.select(_generations.c.value).where(_generations.c.name == FLEET)
+OF_FLEET: Final = sa.func.coalesce(_FLEET.scalar_subquery(), 0)
+"""The fleet's, as part of another query."""
 
 
-def current(connection: sa.Connection) -> int:
-    """Read the generation; read it before whatever is judged under it."""
-    return connection.execute(_READ).scalar_one_or_none() or 0
+def bump(connection: sa.Connection, name: str = FLEET) -> None:
+    """Let a generation grow; whoever does so at once waits until this transaction ends."""
+    grown = {"value": _generations.c.value + 1}
+    changes.upsert(connection, _generations, {"name": name, "value": 1}, changes=grown)
 
 
-def bump(connection: sa.Connection) -> None:
-    """Have every parked class looked at again; call it late, for the row is hot."""
-    changes.upsert(
-        connection,
-        _generations,
-        {"name": FLEET, "value": 1},
-        changes={"value": _generations.c.value + 1},
-    )
+def current(connection: sa.Connection, name: str = FLEET) -> int:
+    """Tell how often it has grown."""
+    query = sa.select(_generations.c.value).where(_generations.c.name == name)
+    return connection.execute(query).scalar() or 0

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, JobState, LeaseState
-from forgeyard.store import changes, fence, jobs, liveness, phases, tables
+from forgeyard.store import changes, fence, jobs, liveness, penalties, phases, tables
 from forgeyard.store.changes import JOB, Row
 from forgeyard.store.engine import database_now, now_ms
 from forgeyard.store.release import (
@@ -64,6 +64,9 @@ def _lose(
 ) -> None:
     """Lose an attempt: before acceptance its job waits again, after it `settle` has the word."""
     lost, blame = AttemptState.LOST, FailureClass.RUNNER_LOST.value
+    penalties.blame(
+        connection, held.lease["runner_id"], FailureClass.RUNNER_LOST, now=now, policy=policy
+    )
     if held.lease["state"] == LeaseState.OFFERED:
         end_offer(connection, held, lost, lease=lease, reason=reason, now=now, failure_class=blame)
         jobs.give_back(connection, held.run, held.job, reason=reason, now=now)

@@ -38,7 +38,7 @@ from forgeyard.model.transitions import (
     RunState,
 )
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import changes, codec, fence, jobs, lapse, phases, specs, tables
+from forgeyard.store import changes, codec, fence, jobs, lapse, penalties, phases, specs, tables
 from forgeyard.store.changes import LEASE, RUN, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held, end_attempt, end_offer
@@ -285,6 +285,7 @@ def _end(
     blame = message.failure_class or _CLASSES.get(message.outcome)
     if message.outcome is Outcome.SUCCEEDED:
         blame = None
+    penalties.blame(connection, held.lease["runner_id"], blame, now=now, policy=policy)
     return end_attempt(
         connection,
         held,

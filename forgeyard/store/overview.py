@@ -5,11 +5,14 @@ Sums over reservations and counts of states, each in one query; nothing here cha
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import sqlalchemy as sa
 
 from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities
+from forgeyard.model.holdings import Holdings
+from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
@@ -17,6 +20,8 @@ from forgeyard.store import codec, outbox, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
+Part = TypeVar("Part")
+NOTHING = Resources()
 RUNNING = (JobState.LEASED, JobState.PREPARING, JobState.RUNNING, JobState.UPLOADING_OUTPUTS)
 _LEVEL_OF_QUEUES = "queue"
 # Named one by one: an index finds them among all the jobs that have ended.
@@ -79,6 +84,16 @@ class PlacedJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldingsView:
+    """How much a runner need not fetch, as it last said; `has_more` than it lists one by one."""
+
+    objects: int
+    bytes: int
+    closures: tuple[str, ...]
+    has_more: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerView:
     """A runner; `free` is what is left of `allocatable`, which is total less headroom."""
 
@@ -92,8 +107,17 @@ class RunnerView:
     pool: str
     capabilities: Capabilities
     capability_digest: str
-    reported_at: int | None
-    """When its agent registered last, which is how old the report is."""
+    reported_at: int
+    """When its agent last said what it can do."""
+    diagnostics: tuple[str, ...]
+    """What is odd about its report: what of it no job can ever have, although it is there."""
+    location: Location
+    health: str
+    health_reason: str | None
+    holdings: HoldingsView
+    penalty: int
+    """For losses and failures of its own, as of `penalty_at`."""
+    penalty_at: int
     total: Resources
     allocatable: Resources
     reserved: Resources
@@ -213,20 +237,9 @@ def _queue_view(queue_id: str, name: str, groups: Sequence[Row], *, now: int) ->
 def runners(connection: sa.Connection) -> tuple[RunnerView, ...]:
     """Show every runner by name, with what it holds."""
     table = tables.runners
-    placed, reported = _placed(connection), _reported_at(connection)
+    placed = _placed(connection)
     rows = connection.execute(sa.select(table).order_by(table.c.name)).mappings()
-    return tuple(
-        _runner_view(dict(row), placed.get(row["runner_id"], []), reported.get(row["runner_id"]))
-        for row in rows
-    )
-
-
-def _reported_at(connection: sa.Connection) -> dict[str, int]:
-    """Tell when the agent of each runner opened its latest session, which brought its report."""
-    sessions = tables.sessions
-    latest = sa.func.max(sessions.c.opened_at).label("at")
-    query = sa.select(sessions.c.runner_id, latest).group_by(sessions.c.runner_id)
-    return {row["runner_id"]: row["at"] for row in connection.execute(query).mappings()}
+    return tuple(_runner_view(dict(row), placed.get(row["runner_id"], [])) for row in rows)
 
 
 def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
@@ -254,9 +267,10 @@ def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
     return placed
 
 
-def _runner_view(row: Row, placed: Sequence[PlacedJob], reported_at: int | None) -> RunnerView:
+def _runner_view(row: Row, placed: Sequence[PlacedJob]) -> RunnerView:
     total, reserved = _resources(row, "total"), _resources(row, "reserved")
     allocatable = total.minus(_resources(row, "headroom"))
+    free = allocatable.minus(reserved)
     return RunnerView(
         runner_id=row["runner_id"],
         name=row["name"],
@@ -266,25 +280,50 @@ def _runner_view(row: Row, placed: Sequence[PlacedJob], reported_at: int | None)
         drain_requested=bool(row["drain_requested"]),
         drain_reason=row["drain_reason"],
         pool=row["pool_id"],
-        capabilities=_capabilities(row),
+        capabilities=_readable(Capabilities, row["capabilities"]),
         capability_digest=row["capability_digest"],
-        reported_at=reported_at,
+        reported_at=row["reported_at"],
+        diagnostics=_diagnostics(total, allocatable),
+        location=_readable(Location, row["location"]),
+        health=row["health"],
+        health_reason=row["health_reason"],
+        holdings=_holdings_view(_readable(Holdings, row["holdings"] or "{}")),
+        penalty=row["penalty"],
+        penalty_at=row["penalty_at"],
         total=total,
         allocatable=allocatable,
         reserved=reserved,
-        free=allocatable.minus(reserved),
+        # More may be held than there is, after a host has shrunk (SP-056).
+        free=free.minus(free.within(NOTHING)),
         placed=tuple(placed),
         registered_at=row["registered_at"],
         last_seen_at=row["last_seen_at"],
     )
 
 
-def _capabilities(row: Row) -> Capabilities:
-    """Read what a runner can do; one that cannot be read is still shown."""
+def _readable(kind: type[Part], text: str) -> Part:
+    """Read a part of what a runner said; one that cannot be read is still shown, empty."""
     try:
-        return codec.decode(Capabilities, row["capabilities"])
+        return codec.decode(kind, text)
     except Corrupt:
-        return Capabilities()
+        return kind()
+
+
+def _diagnostics(total: Resources, allocatable: Resources) -> tuple[str, ...]:
+    return tuple(
+        f"no {name} is left for jobs: the headroom takes all of it"
+        for name in ("cpu", "memory", "disk", "slots")
+        if getattr(total, name) > 0 >= getattr(allocatable, name)
+    )
+
+
+def _holdings_view(held: Holdings) -> HoldingsView:
+    return HoldingsView(
+        objects=len(held.objects),
+        bytes=sum(held.objects.values()),
+        closures=held.closures,
+        has_more=held.others is not None,
+    )
 
 
 def _resources(row: Row, prefix: str) -> Resources:

@@ -172,7 +172,7 @@ def sentences(connection: sa.Connection, partition: str, named: Collection[str])
     """Say why the jobs of those of the named classes wait that are parked at present."""
     query = sa.select(_parked).where(
         _parked.c.partition == partition,
-        _parked.c.generation == generations.CURRENT,
+        _parked.c.generation == generations.OF_FLEET,
         bulk.among(connection, _parked.c.requirement_class, named),
     )
     rows = [dict(row) for row in connection.execute(query).mappings()]

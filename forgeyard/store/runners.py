@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
-from forgeyard.model.capability import report_digest
-from forgeyard.model.equipment import RESERVED_PROVENANCE, Provenance
 from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
@@ -22,13 +20,14 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
-from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Millis, Resources
-from forgeyard.store import changes, codec, fence, generations, liveness, repair, tables
+from forgeyard.model.units import Millis
+from forgeyard.scheduler.reliability import DISCONNECT
+from forgeyard.store import changes, codec, fence, generations, liveness, repair, reports, tables
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
-from forgeyard.store.release import DIMENSIONS
+from forgeyard.store.penalties import penalise
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
 POOL = "pol_default"
@@ -50,8 +49,7 @@ def register(
     """Open a session for a runner, known by its name; the one before it is fenced at once.
 
     Raises:
-        InvalidRequest: the name, the protocol's version, the resources or what the report says
-            about itself cannot be.
+        InvalidRequest: the name, the protocol's version or the report cannot be.
     """
     _check(message)
     known = _id_of_name(connection, message.runner_name)
@@ -67,6 +65,7 @@ def register(
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
     session_id = _open_session(connection, runner_id, now=now, rng=rng)
     state = RunnerState.DRAINING if runner["drain_requested"] else RunnerState.ONLINE
+    introduced = _introduced(message, now=now)
     _change(
         connection,
         runner,
@@ -77,10 +76,12 @@ def register(
         suspect=0,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
-        **_described(message),
+        health=RunnerHealth.HEALTHY.value,
+        health_reason=None,
+        **introduced,
         **repair.recount(connection, runner_id),
     )
-    if is_new or any(runner[name] != value for name, value in _described(message).items()):
+    if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
     return Registered(
@@ -107,31 +108,7 @@ def _check(message: Register) -> None:
             value=message.protocol_version,
             allowed=str(PROTOCOL_VERSION),
         )
-    claimed = sorted(message.capabilities.provenances() & RESERVED_PROVENANCE)
-    if claimed:
-        raise InvalidRequest(
-            "an agent cannot vouch for its own report",
-            field="capabilities.provenance",
-            value=claimed[0],
-            allowed=", ".join(sorted(set(Provenance) - RESERVED_PROVENANCE)),
-        )
-    none = Resources()
-    largest = Resources(
-        cpu=MilliCpu(LARGEST), memory=Bytes(LARGEST), disk=Bytes(LARGEST), slots=LARGEST
-    )
-    pairs = (
-        ("total", message.total, largest),
-        ("headroom", message.headroom, message.total),
-    )
-    for field, amount, limit in pairs:
-        wrong = none.shortfalls(amount) or amount.shortfalls(limit)
-        if wrong:
-            raise InvalidRequest(
-                f"{field} {wrong[0]} cannot be",
-                field=f"{field}.{wrong[0]}",
-                value=getattr(amount, wrong[0]),
-                allowed=f"0 to {getattr(limit, wrong[0])}",
-            )
+    reports.check(message)
 
 
 def _id_of_name(connection: sa.Connection, name: str) -> str | None:
@@ -151,27 +128,20 @@ def _insert(connection: sa.Connection, message: Register, *, rng: random.Random)
         "registered_at": now,
         "last_seen_at": now,
         "changed_at": now,
-        **_described(message),
+        **_introduced(message, now=now),
     }
     changes.upsert(connection, _runners, row, changes={}, keys=("name",))
     return str(_id_of_name(connection, message.runner_name))
 
 
-def _described(message: Register) -> dict[str, object]:
-    """Write down what an agent says about its host."""
-    capabilities = codec.encode(message.capabilities)
+def _introduced(message: Register, *, now: int) -> dict[str, object]:
+    """Write down what an agent says when it registers, and at no other time its trust."""
     return {
         "trust": message.capabilities.trust.value,
-        "capabilities": capabilities,
-        "capability_digest": report_digest(capabilities),
-        **_amounts("total", message.total),
-        **_amounts("headroom", message.headroom),
+        "location": codec.encode(message.location),
+        **reports.described(message, now=now),
+        **reports.held(message.holdings),
     }
-
-
-def _amounts(prefix: str, amount: Resources) -> dict[str, object]:
-    values = (amount.cpu, amount.memory, amount.disk, amount.slots)
-    return {f"{prefix}_{name}": value for name, value in zip(DIMENSIONS, values, strict=True)}
 
 
 def _open_session(
@@ -197,21 +167,50 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     """Keep a session alive, take in how its host does, and name the leases it must let go.
 
     Raises:
+        InvalidRequest: the report in it cannot be.
         StaleRejected: the session has ended; the agent must register again.
     """
+    if message.report is not None:
+        reports.check(message.report)
     runner = _lock_open(connection, session_id)
     now = database_now(connection)
     state = _state(runner, message)
-    seen = {"last_seen_at": now, "pressure": message.pressure.value, "suspect": 0}
-    _change(connection, runner, state, reason="its agent reported", now=now, **seen)
+    able = _able(message, now=now)
+    said = {"suspect": 0, "pressure": message.pressure.value, **able}
+    said |= reports.held(message.holdings)
+    _change(
+        connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
+    )
     connection.execute(
         sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
     )
     abandon = _not_held(connection, session_id, message.held, now=now)
-    was_taking_work = runner["state"] == RunnerState.ONLINE and not runner["suspect"]
-    if state is RunnerState.ONLINE and not was_taking_work:
-        changes.wake_all_waiting(connection, reason=f"runner {runner['name']} takes work again")
+    report = message.report
+    if report is not None and reports.differs(runner, reports.described(report, now=now)):
+        generations.bump(connection)
+    _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+
+
+def _able(message: Heartbeat, *, now: int) -> dict[str, object]:
+    """Write down what a heartbeat says about what its host may be given."""
+    report = message.report
+    return {
+        "health": message.health.value,
+        "health_reason": message.health_reason or None,
+        **({} if report is None else reports.described(report, now=now)),
+    }
+
+
+def _wake(
+    connection: sa.Connection, before: Row, state: RunnerState, *, can_do_other: bool
+) -> None:
+    """Look for work for a runner that takes some again, or may take other work than before."""
+    was_taking_work = before["state"] == RunnerState.ONLINE and not before["suspect"]
+    if state is not RunnerState.ONLINE or (was_taking_work and not can_do_other):
+        return
+    what = "reports anew" if was_taking_work else "takes work again"
+    changes.wake_all_waiting(connection, reason=f"runner {before['name']} {what}")
 
 
 def _lock_open(connection: sa.Connection, session_id: str) -> Row:
@@ -230,6 +229,8 @@ def _lock_open(connection: sa.Connection, session_id: str) -> Row:
 def _state(runner: Row, message: Heartbeat) -> RunnerState:
     if runner["drain_requested"] or message.draining:
         return RunnerState.DRAINING
+    if message.health is RunnerHealth.UNHEALTHY:
+        return RunnerState.UNHEALTHY
     return _STATES.get(message.pressure, RunnerState.ONLINE)
 
 
@@ -283,7 +284,7 @@ def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy)
         .limit(LOSSES_PER_CALL)
     )
     return sum(
-        _lose(connection, runner_id, session_id, limit=limit, now=now)
+        _lose(connection, runner_id, session_id, now=now, policy=policy)
         for runner_id, session_id in sorted(
             (row.runner_id, row.session_id) for row in connection.execute(query)
         )
@@ -291,15 +292,22 @@ def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy)
 
 
 def _lose(
-    connection: sa.Connection, runner_id: str, session_id: str, *, limit: int, now: int
+    connection: sa.Connection,
+    runner_id: str,
+    session_id: str,
+    *,
+    now: int,
+    policy: SchedulingPolicy,
 ) -> int:
     runner = lock_runner(connection, runner_id)
+    limit = now - policy.lease.session_silence
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
     reason = "its agent was silent for too long"
     lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
-        offline = RunnerState.OFFLINE
+        offline, lease = RunnerState.OFFLINE, policy.lease
+        penalise(connection, runner_id, points=DISCONNECT, now=now, policy=lease)
         _change(connection, runner, offline, reason=reason, now=now, session_id=None)
     return int(lost)
 
@@ -381,7 +389,7 @@ def _change(
 ) -> Row:
     """Update a locked runner; a new state is a new version with a line of history."""
     changed = {"state": state.value, **values}
-    if any(runner[name] != value for name, value in changed.items() if name != "last_seen_at"):
+    if reports.differs(runner, changed):
         changed["changed_at"] = now
     if state != runner["state"]:
         changed["version"] = runner["version"] + 1

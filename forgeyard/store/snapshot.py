@@ -13,9 +13,11 @@ import sqlalchemy as sa
 
 from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities, Requirements, TrustClass
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import JobSpec, Priority
-from forgeyard.model.policy import SchedulingPolicy
-from forgeyard.model.runner import ResourcePressure, RunnerState
+from forgeyard.model.location import Location
+from forgeyard.model.policy import SchedulingPolicy, digest_of
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.order import BASE
@@ -245,6 +247,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
+    holdings, holdings_digest = _holdings(row["holdings"])
     return SchedulingRunner(
         runner_id=row["runner_id"],
         name=row["name"],
@@ -259,7 +262,31 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         headroom=_resources(row, "headroom_"),
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
+        degraded=row["health"] == RunnerHealth.DEGRADED,
+        location=_location(row["location"]),
+        holdings=holdings,
+        holdings_digest=holdings_digest,
+        penalty=row["penalty"],
+        penalty_at=row["penalty_at"],
+        reported_at=row["reported_at"],
     )
+
+
+@lru_cache(maxsize=2**14)
+def _holdings(text: str | None) -> tuple[Holdings, str]:
+    """Read and name what a runner holds, once for each report; an unreadable one is no hint."""
+    if text is None:
+        return NOTHING_HELD, ""
+    try:
+        return decode(Holdings, text), digest_of(text)
+    except Corrupt as error:
+        logger.warning("holdings are passed over: %s", error)
+        return NOTHING_HELD, ""
+
+
+@lru_cache(maxsize=2**14)
+def _location(text: str) -> Location:
+    return decode(Location, text)
 
 
 def _resources(row: Row, prefix: str) -> Resources:

@@ -251,7 +251,10 @@ runners = sa.Table(
     number("suspect", default=0),
     number("registered_at"),
     number("last_seen_at"),
+    text("location", default="{}"),  # Location, JSON
     text("holdings", nullable=True),  # what it has in its caches, JSON, as last reported
+    text("health", default="healthy"),  # RunnerHealth
+    text("health_reason", nullable=True),
     number("penalty", default=0),  # for losses and failures of its own, as of `penalty_at`
     number("penalty_at", default=0),
     number("reported_at", default=0),  # when its capability report came

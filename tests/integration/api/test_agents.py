@@ -333,3 +333,44 @@ async def test_what_a_newer_agent_reports_beyond_what_is_known_is_passed_over(
     has = runner["capabilities"]["equipment"]
     assert has["cpu_features"] == ["avx2"]
     assert "quantum_units" not in has
+
+
+@pytest.mark.case("SP-021")
+async def test_amounts_of_a_report_may_be_text_and_are_never_rounded_up(house: House) -> None:
+    body = {
+        "runner_name": "runner-1",
+        "capabilities": {},
+        "total": {"cpu": "3.5", "memory": "644245094400m", "disk": "0.5Gi", "slots": 2},
+        "headroom": {"memory": "1024001m"},
+    }
+    session = await house.agents.post("/agent/v1/sessions", json=body)
+    assert session.status_code == 201, session.text
+    (runner,) = (await house.people.get("/v1/runners")).json()
+    assert runner["total"] == {"cpu": 3_500, "memory": 644_245_094, "disk": 2**29, "slots": 2}
+    assert runner["allocatable"]["memory"] == 644_245_094 - 1_025
+    report = {name: body[name] for name in ("capabilities", "total", "headroom")}
+    beat = f"/agent/v1/sessions/{session.json()['session_id']}/heartbeat"
+    larger = {**report, "total": {"cpu": 4_000, "memory": "1.5Ti", "slots": 2}}
+    assert (await house.agents.post(beat, json={"report": larger})).status_code == 200
+    (runner,) = (await house.people.get("/v1/runners")).json()
+    assert runner["total"]["memory"] == 1_649_267_441_664
+    for amounts in ({"memory": "512m"}, {"memory": "much"}, {"cpu": ""}, {"memory": "100mB"}):
+        wrong = {**report, "total": amounts}
+        (field,) = amounts
+        answers = (
+            await house.agents.post("/agent/v1/sessions", json={**body, "total": amounts}),
+            await house.agents.post(beat, json={"report": wrong}),
+        )
+        for answer in answers:
+            assert (answer.status_code, answer.json()["field"]) == (422, f"total.{field}")
+
+
+@pytest.mark.requirement("SCO-010")
+async def test_holdings_that_are_too_large_are_refused_with_their_field(house: House) -> None:
+    session_id = await house.register()
+    beat = f"/agent/v1/sessions/{session_id}/heartbeat"
+    objects = {f"sha256:{n}": 1 for n in range(257)}
+    answer = await house.agents.post(beat, json={"holdings": {"objects": objects}})
+    assert answer.status_code == 422
+    assert answer.json()["field"].startswith("holdings.objects")
+    assert (await house.agents.post(beat, json={})).status_code == 200

@@ -342,3 +342,25 @@ async def test_a_run_of_a_group_waits_and_is_superseded_over_http(house: House) 
     assert {one["run_id"]: one["note"] for one in listed} == {
         run["run_id"]: f"superseded by {last['run_id']}" for run in (first, second)
     }
+
+
+@pytest.mark.case("SP-065")
+@pytest.mark.requirement("ELG-018")
+async def test_a_property_that_nobody_knows_is_refused_and_one_that_nobody_has_waits(
+    house: House,
+) -> None:
+    await house.register()
+    unknown = a_document(odd={"requires": {"quantum": True}})
+    answer = await house.people.post("/v1/runs", json={"document": unknown})
+    assert (answer.status_code, answer.json()["field"]) == (422, "jobs.odd.requires.quantum")
+    assert house.count(tables.runs) == 0
+    absent = a_document(odd={"requires": {"labels": {"quantum": "yes"}}})
+    waiting = await house.submit(absent)
+    sound = await house.submit()
+    assert house.schedule() == 1, "the cycle goes on with whom it can place"
+    jobs = [
+        (await house.people.get(f"/v1/runs/{run['run_id']}")).json()["jobs"][0]
+        for run in (waiting, sound)
+    ]
+    assert [job["state"] for job in jobs] == ["eligible", "leased"]
+    assert "label quantum=yes" in jobs[0]["waiting"]

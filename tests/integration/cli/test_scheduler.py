@@ -6,6 +6,7 @@ import re
 import pytest
 
 from forgeyard.model.equipment import Device, Equipment, Gpu, Provenance, SandboxKind
+from forgeyard.model.location import Location, ReliabilityClass
 from forgeyard.model.units import GIB, Bytes
 from forgeyard.store import tables
 from tests.builders import some_capabilities
@@ -113,7 +114,13 @@ def test_draining_now_cancels_the_jobs_of_a_runner(house: House) -> None:
 EQUIPPED = some_capabilities(
     labels={"zone": "a"},
     schema_version=2,
-    provenance={"platform": Provenance.PROBED, "labels": Provenance.CONFIGURED},
+    reliability=ReliabilityClass.PREEMPTIBLE,
+    cost_micros_per_hour=120_000,
+    provenance={
+        "platform": Provenance.PROBED,
+        "labels": Provenance.CONFIGURED,
+        "reliability": Provenance.CONFIGURED,
+    },
     equipment=Equipment(
         cpu_features=("avx2", "sse4_2"),
         runtimes=(),
@@ -126,7 +133,8 @@ EQUIPPED = some_capabilities(
 
 @pytest.mark.requirement("ELG-027")
 def test_a_runner_is_shown_with_what_it_reported_and_how_old_that_is(house: House) -> None:
-    house.desk.register("linux-1", capabilities=EQUIPPED)
+    where = Location(host="big-iron", site="rack-4")
+    house.desk.register("linux-1", capabilities=EQUIPPED, location=where)
     said = house.run("runner", "show", "linux-1")
     assert said.code == 0, said.err
     assert re.search(r"linux-1: reported .+ ago, schema 2, sha256:[0-9a-f]{64}", said.out)
@@ -138,6 +146,15 @@ def test_a_runner_is_shown_with_what_it_reported_and_how_old_that_is(house: Hous
     assert ["runtimes", "none"] in rows
     assert ["network modes", "unknown", "self reported"] in rows
     assert ["device phone", "2", "configured"] in rows
+    assert ["host", "big-iron"] in rows
+    assert ["site", "rack-4"] in rows
+    assert ["region", "unknown"] in rows
+    assert ["reliability", "preemptible", "configured"] in rows
+    assert ["cost", "0.12 an hour", "self reported"] in rows
+    assert ["at hand", "0 archives of 0 B, 0 caches"] in rows
+    (listed,) = house.run("scheduler", "runners", "--json").json()
+    assert listed["location"] == {"host": "big-iron", "site": "rack-4", "region": None}
+    assert listed["capabilities"]["reliability"] == "preemptible"
     assert "A10, 24.0 GiB of memory, compute capability unknown" in said.out
 
 

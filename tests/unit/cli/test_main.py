@@ -212,6 +212,12 @@ def test_status_and_down_of_nothing_are_3(capsys: pytest.CaptureFixture[str]) ->
         ("--token", "a", "--token-file", "b"),
         ("--join", "ci:8701", "--token", "a"),
         ("--jobs", "0"),
+        ("--cost", "cheap"),
+        ("--cost", "-1"),
+        ("--cost", "NaN"),
+        ("--cost", "1e30"),
+        ("--reliability", "eternal"),
+        ("--site", "x" * 129),
     ],
 )
 def test_an_agent_with_a_wrong_option_does_not_start(arguments: tuple[str, ...]) -> None:
@@ -220,6 +226,12 @@ def test_an_agent_with_a_wrong_option_does_not_start(arguments: tuple[str, ...])
 
 def test_an_agent_without_a_token_does_not_start() -> None:
     assert forgeyard("agent", "--join", "http://ci.example:8701") == 5
+
+
+def test_the_cost_of_an_hour_is_read_exactly_and_never_rounded_down() -> None:
+    assert server._micros("0.35") == 350_000
+    assert server._micros("0") == 0
+    assert server._micros("0.0000001") == 1
 
 
 def test_a_toolchain_keeps_equals_signs_in_its_path() -> None:

@@ -46,6 +46,7 @@ def test_cpu_is_read_as_thousandths_of_a_core(text: str | float, cores: int) -> 
         ("2GB", 2 * 10**9),
         (1_048_576, MIB),
         ("1Pi", 2**50),
+        ("644245094400m", 644_245_094),
     ],
 )
 def test_sizes_are_read_as_bytes(text: str | int, size: int) -> None:
@@ -74,6 +75,14 @@ def test_a_request_rounds_up_and_capacity_down() -> None:
     assert parse_cpu("0.0001", field="cpu", rounding=Rounding.CAPACITY) == 0
     assert parse_bytes("0.3Ki", field="disk", rounding=Rounding.REQUEST) == 308
     assert parse_bytes("0.3Ki", field="disk", rounding=Rounding.CAPACITY) == 307
+    assert parse_bytes("644245094400m", field="disk", rounding=Rounding.REQUEST) == 644_245_095
+
+
+@pytest.mark.case("SP-021")
+@pytest.mark.parametrize("text", ["512m", "1022999m", "1024000mB", "m", ".m"])
+def test_thousandths_of_bytes_that_were_surely_meant_otherwise_are_refused(text: str) -> None:
+    with pytest.raises(InvalidQuantity):
+        parse_bytes(text, field="memory", rounding=Rounding.REQUEST)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ def _grow_reservations() -> None:
 
 
 def _grow_runners() -> None:
+    op.add_column("runners", _text("location", default="{}"))
     op.add_column("runners", _text("holdings", nullable=True))
+    op.add_column("runners", _text("health", default="healthy"))
+    op.add_column("runners", _text("health_reason", nullable=True))
     op.add_column("runners", _number("penalty", default=0))
     op.add_column("runners", _number("penalty_at", default=0))
     op.add_column("runners", _number("reported_at", default=0))
@@ -179,7 +182,16 @@ def downgrade() -> None:
         op.drop_table(table)
     with op.batch_alter_table("runners") as runners:
         runners.drop_index("ix_runners_changed_at")
-        for name in ("changed_at", "reported_at", "penalty_at", "penalty", "holdings"):
+        for name in (
+            "changed_at",
+            "reported_at",
+            "penalty_at",
+            "penalty",
+            "health_reason",
+            "health",
+            "holdings",
+            "location",
+        ):
             runners.drop_column(name)
     with op.batch_alter_table("reservations") as reservations:
         for name in _HOLDERS:
