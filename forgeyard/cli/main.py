@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from forgeyard.cli import output, policy, run, run_file, runner, scheduler, server
+from forgeyard.cli import job, output, policy, run, run_file, runner, scheduler, server
 from forgeyard.errors import ForgeyardError
 
 BUG: Final = 70
@@ -26,6 +26,7 @@ app = typer.Typer(
     " 5 denied, 6 timed out, 7 unavailable, 70 bug, 130 interrupted.",
 )
 app.add_typer(run.app, name="run")
+app.add_typer(job.app, name="job")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
 app.add_typer(policy.app, name="policy")

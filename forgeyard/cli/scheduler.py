@@ -16,7 +16,6 @@ from forgeyard.cli.shapes import (
     Run,
     Runner,
     SchedulerStatus,
-    Verdict,
 )
 
 app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
@@ -182,7 +181,7 @@ def explain_job(
       forgeyard scheduler explain-job run_01JD/test
     """
     with connect(url, token_file, data_dir) as client:
-        answer = client.get(path_of("v1", "jobs", _job_id(client, job), "scheduling"))
+        answer = client.get(path_of("v1", "jobs", job_id_of(client, job), "scheduling"))
     if as_json:
         output.put_json(answer)
         return
@@ -190,34 +189,14 @@ def explain_job(
 
 
 def explain(found: Explanation) -> None:
-    """Print an explanation: the sentence, then what it rests on."""
-    output.put(f"{found.job_name}: {found.sentence}", style="bold")
-    priority = found.priority
-    output.put(
-        f"priority {priority.effective} = {priority.priority} {priority.base}"
-        f" + {priority.aging} for waiting {output.duration(priority.waited_ms)};"
-        f" position {found.position} of {found.waiting}"
-    )
-    if found.requirements:
-        output.put(f"needs {', '.join(found.requirements)}")
-    rows = [_verdict_row(verdict) for verdict in found.runners]
-    output.put_table(("runner", "rank", "score", "free", "against it"), rows, empty="no runners")
+    """Print an explanation: the outcome, then what it rests on."""
+    outcome, *lines = found.text.splitlines()
+    output.put(outcome, style="bold")
+    for line in lines:
+        output.put(line)
 
 
-def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
-    score = verdict.score or {}
-    total = str(score.get("total", ""))
-    parts = ", ".join(f"{name} {value}" for name, value in score.items() if name != "total")
-    return (
-        verdict.name,
-        "" if verdict.rank is None else str(verdict.rank),
-        f"{total} ({parts})" if parts else total,
-        verdict.free_text,
-        "; ".join(f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections),
-    )
-
-
-def _job_id(client: Client, job: str) -> str:
+def job_id_of(client: Client, job: str) -> str:
     """Find the id behind RUN/JOB."""
     run, slash, name = job.partition("/")
     if not slash:

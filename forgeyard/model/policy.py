@@ -87,6 +87,18 @@ class ScoreWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestionPolicy:
+    """How requests are suggested; a suggestion is never applied by itself (POL-002)."""
+
+    attempts: Annotated[int, Setting(3, 200, "how many recent attempts a suggestion rests on")] = 20
+    margin_percent: Annotated[int, Setting(0, 200, "what is added to what they used")] = 20
+    least_cpu_milli: Annotated[
+        int, Setting(1, 64_000, "no less is suggested, in thousandths of a core")
+    ] = 100
+    least_memory_mib: Annotated[int, Setting(1, 2**20, "no less memory is suggested, in MiB")] = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
@@ -110,6 +122,7 @@ class SchedulingPolicy:
     weights: ScoreWeights = field(default_factory=ScoreWeights)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
+    suggestions: SuggestionPolicy = field(default_factory=SuggestionPolicy)
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""

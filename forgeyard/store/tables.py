@@ -128,6 +128,8 @@ jobs = sa.Table(
     number("adjustment", default=0),  # of its priority, by policy or an operator
     sa.UniqueConstraint("run_id", "name"),
     sa.Index("ix_jobs_state_partition_class", "state", "partition", "requirement_class"),
+    sa.Index("ix_jobs_class_queue_leased_at", "requirement_class", "queue_id", "leased_at"),
+    sa.Index("ix_jobs_queue_name", "queue_id", "name", "job_id"),
     sa.Index("ix_jobs_reused_from", "reused_from"),
 )
 

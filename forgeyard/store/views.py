@@ -16,7 +16,7 @@ from forgeyard.model.protocol import StepResult, TestCounts
 from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import artifacts, codec, parked_classes, specs, tables, waiting
+from forgeyard.store import artifacts, codec, estimates, parked_classes, specs, tables, waiting
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -87,6 +87,8 @@ class JobView:
     continue_on_error: bool
     priority: str
     waiting: str | None
+    starts: str | None
+    """When it may start, with the word *estimate* in it."""
     failure_class: str | None
     message: str | None
     cancel_reason: str | None
@@ -227,8 +229,14 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
             connection, row["partition"], {job["requirement_class"] for job in jobs}
         ),
     )
+    starts = estimates.starts(connection, jobs, now=surroundings.now)
     outputs = _outputs(artifacts.of_run(connection, run_id))
-    shown = tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs)
+    shown = tuple(
+        _job_view(
+            job, surroundings, outputs.get(job["job_id"], []), starts=starts.get(job["job_id"])
+        )
+        for job in jobs
+    )
     return RunView(
         run_id=run_id,
         git=specs.git(row),
@@ -341,7 +349,9 @@ def _retries(connection: sa.Connection, run_id: str) -> dict[str, int]:
     return {row.entity_id: row.due_at for row in connection.execute(query)}
 
 
-def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -> JobView:
+def _job_view(
+    job: Row, around: Surroundings, outputs: Collection[OutputView], *, starts: str | None
+) -> JobView:
     job_id = job["job_id"]
     spec = specs.find(job) if job["matrix"] else None
     cell = spec.matrix if spec else None
@@ -350,6 +360,7 @@ def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -
         needs=tuple(around.jobs[need]["name"] for need in around.needs.get(job_id, ())),
         continue_on_error=bool(job["continue_on_error"]),
         waiting=waiting.sentence(job, around),
+        starts=starts,
         attempts=tuple(_attempt_view(row) for row in around.attempts.get(job_id, ())),
         outputs=tuple(outputs),
         **{
