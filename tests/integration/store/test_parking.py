@@ -11,11 +11,21 @@ import sqlalchemy as sa
 from forgeyard.model.capability import TrustClass
 from forgeyard.model.job import Priority, Timeouts
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.protocol import Report
 from forgeyard.model.transitions import JobState
-from forgeyard.model.units import GIB, Millis
+from forgeyard.model.units import GIB, Millis, Resources
 from forgeyard.scheduler import place
 from forgeyard.scheduler.snapshot import Snapshot
-from forgeyard.store import bulk, generations, parked_classes, policies, snapshot, tables, views
+from forgeyard.store import (
+    bulk,
+    generations,
+    parked_classes,
+    policies,
+    runners,
+    snapshot,
+    tables,
+    views,
+)
 from forgeyard.store.engine import read, write
 from tests.builders import PARTITION, a_job_spec, some_capabilities, some_resources
 from tests.leasing import Desk
@@ -125,6 +135,16 @@ def gain_trust(desk: Desk) -> None:
     desk.register(capabilities=some_capabilities(trust=TrustClass.UNTRUSTED_GENERAL))
 
 
+def report_anew(desk: Desk) -> None:
+    (row,) = desk.rows(tables.sessions, state="open")
+    report = Report(
+        capabilities=some_capabilities(),
+        total=some_resources(cpu=4_000, memory=80 * GIB, disk=50 * GIB, slots=4),
+        headroom=Resources(),
+    )
+    desk.heartbeat(row["session_id"], report=report)
+
+
 def set_policy(desk: Desk) -> None:
     desk.change(
         policies.set_policy,
@@ -138,7 +158,9 @@ def set_policy(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("FAR-033")
-@pytest.mark.parametrize("change", [grow, shed_headroom, another, learn, gain_trust, set_policy])
+@pytest.mark.parametrize(
+    "change", [grow, shed_headroom, another, learn, gain_trust, report_anew, set_policy]
+)
 def test_whatever_may_turn_a_never_into_a_yes_has_it_looked_at_again(
     desk: Desk, change: Callable[[Desk], None]
 ) -> None:
@@ -148,6 +170,32 @@ def test_whatever_may_turn_a_never_into_a_yes_has_it_looked_at_again(
     assert (seen(desk).jobs, seen(desk).parked) == ((), 1)
     change(desk)
     assert ([job.name for job in seen(desk).jobs], seen(desk).parked) == (["huge"], 0)
+
+
+@pytest.mark.case("SP-014")
+def test_a_job_whose_only_runner_was_draining_is_placed_once_it_is_not(desk: Desk) -> None:
+    desk.register()
+    desk.change(runners.drain, "runner-1", reason="so", actor="ann", channel="test")
+    desk.submit(a_job_spec("patient"))
+    assert desk.cycle().granted == 0
+    assert seen(desk).parked == 0
+    before = desk.wakes()
+    desk.change(runners.undrain, "runner-1", reason="so", actor="ann", channel="test")
+    assert desk.wakes() == before + 1
+    assert desk.cycle().granted == 1
+
+
+@pytest.mark.case("SP-039")
+@pytest.mark.requirement("FAR-036")
+def test_heartbeats_that_say_nothing_new_wake_nobody(desk: Desk) -> None:
+    lease = desk.active(a_job_spec("done"))
+    desk.complete(lease)
+    desk.submit(a_job_spec("huge", resources=HUGE))
+    desk.cycle()
+    before, generation = desk.wakes(), seen(desk).generation
+    for _ in range(200):
+        desk.heartbeat(lease.session_id)
+    assert (desk.wakes(), seen(desk).generation) == (before, generation)
 
 
 def test_a_runner_that_has_grown_takes_the_job(desk: Desk) -> None:

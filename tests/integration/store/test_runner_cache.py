@@ -102,6 +102,7 @@ STEPS: tuple[Callable[[Desk, Random], None], ...] = (
 )
 
 
+@pytest.mark.requirement("IDX-005")
 @pytest.mark.parametrize("seed", range(2))
 def test_what_is_remembered_is_what_a_fresh_look_finds(desk: Desk, seed: int) -> None:
     rng, cache = Random(seed), RunnerCache()
