@@ -7,9 +7,10 @@ from temporalio import activity
 
 from activities import contracts
 from activities.relay import Waker
+from forgeyard import tracing
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import changes, leases, policies, settle
-from forgeyard.store.changes import ATTEMPT
+from forgeyard.store.changes import ATTEMPT, Row
 from forgeyard.store.engine import write
 from forgeyard.store.settle import Settlement
 
@@ -41,9 +42,13 @@ class LeasingActivities:
 
         A job that is to be tried again wakes the scheduler.
         """
-        partition, settlement = await asyncio.to_thread(
-            _settle, self._engine, request.attempt_id, self._built_in
-        )
+        with tracing.span("attempt.settle", attempt_id=request.attempt_id) as span:
+            attempt, settlement = await asyncio.to_thread(
+                _settle, self._engine, request.attempt_id, self._built_in
+            )
+            span.of = attempt["run_id"]
+            span.note(job_id=attempt["job_id"], decision=settlement.decision)
+        partition = attempt["partition"]
         self._waker.ask(partition)
         return contracts.Settled(
             attempt_state=settlement.attempt_state,
@@ -54,8 +59,8 @@ class LeasingActivities:
 
 def _settle(
     engine: sa.Engine, attempt_id: str, built_in: SchedulingPolicy
-) -> tuple[str, Settlement]:
+) -> tuple[Row, Settlement]:
     with write(engine) as connection:
         policy = policies.current(connection, built_in).policy
         settlement = settle.settle(connection, attempt_id, policy=policy.lease)
-        return changes.find(connection, ATTEMPT, attempt_id)["partition"], settlement
+        return changes.find(connection, ATTEMPT, attempt_id), settlement

@@ -19,6 +19,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import contracts, starts
+from forgeyard import clock, telemetry, tracing
 from forgeyard.errors import StoreUnavailable
 from forgeyard.store import outbox, tables
 from forgeyard.store.changes import Row
@@ -73,9 +74,11 @@ class RelayActivities:
     @activity.defn(name="outbox.relay")
     async def relay_outbox(self, request: contracts.Partition) -> contracts.Relayed:
         """Send everything that is undelivered and not being sent by another relay."""
+        began = clock.monotonic()
         delivered = await relay(
             self._client, self._engine, request.partition, task_queue=self._task_queue
         )
+        telemetry.CYCLE_LATENCY.labels("relay").observe(clock.monotonic() - began)
         return contracts.Relayed(delivered=delivered)
 
 
@@ -145,6 +148,8 @@ class _Post:
             await asyncio.gather(*(send(events) for events in streams))
         finally:
             await asyncio.to_thread(_record, self.engine, rows, arrived)
+            results = (("delivered", len(arrived)), ("given_back", len(rows) - len(arrived)))
+            telemetry.count_all(telemetry.EVENTS_RELAYED, results)
         return len(arrived)
 
     async def _send_stream(self, events: list[Row], down: asyncio.Event) -> bool:
@@ -186,7 +191,14 @@ class _Post:
             event = contracts.AttemptEvent(
                 event_id=row["event_id"], kind=row["kind"], detail=payload.get("state", "")
             )
-        await starts.start_attempt(self.client, start, event, task_queue=self.task_queue)
+        with tracing.span(
+            "scheduler.dispatch",
+            of=payload.get("run_id", ""),
+            event_id=row["event_id"],
+            job_id=start.job_id,
+            attempt_id=start.attempt_id,
+        ):
+            await starts.start_attempt(self.client, start, event, task_queue=self.task_queue)
 
     async def send_wake(self) -> None:
         """Tell the loop of the newest change; soon, if it was told of something else just now."""

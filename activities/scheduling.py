@@ -5,21 +5,26 @@ Nothing is decided here: `place.plan` decides who goes where, the commit decides
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa
 from temporalio import activity
 
 from activities import contracts
+from forgeyard import clock, telemetry, tracing
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
+from forgeyard.scheduler.grant import Verdict
+from forgeyard.scheduler.preempt import Nomination
+from forgeyard.scheduler.snapshot import Snapshot
 from forgeyard.store import (
     commit,
     generations,
     parked_classes,
     parking,
     policies,
+    preemption,
     snapshot,
     tables,
 )
@@ -60,25 +65,32 @@ class SchedulingActivities:
 
         A retry draws another id; a plan that nobody commits does nothing.
         """
-        with read(self._engine) as connection:
-            in_force = policies.current(connection, self._built_in)
-            seen = snapshot.load(
-                connection,
-                request.partition,
-                in_force.policy,
-                read_runners=self._runners.read,
-            )
-        self._park(seen.damaged)
-        plan = place.plan(seen, in_force.policy)
-        with write(self._engine) as connection:
-            saved = commit.save_plan(
-                connection,
-                request.partition,
-                plan,
-                seen.digest(),
-                in_force.digest,
-                rng=self._rng,
-            )
+        began, cycle = clock.monotonic(), _cycle()
+        with tracing.root_span("scheduler.cycle", of=cycle, partition=request.partition) as span:
+            with read(self._engine) as connection:
+                in_force = policies.current(connection, self._built_in)
+                seen = snapshot.load(
+                    connection,
+                    request.partition,
+                    in_force.policy,
+                    read_runners=self._runners.read,
+                )
+            self._park(seen.damaged)
+            with tracing.span("scheduler.place", of=cycle, jobs=len(seen.jobs)):
+                plan = place.plan(seen, in_force.policy)
+            with write(self._engine) as connection:
+                saved = commit.save_plan(
+                    connection,
+                    request.partition,
+                    plan,
+                    seen.digest(),
+                    in_force.digest,
+                    rng=self._rng,
+                )
+            span.note(cycle_id=saved.cycle_id, eligible=saved.eligible, planned=saved.planned)
+        telemetry.CYCLE_LATENCY.labels("plan").observe(clock.monotonic() - began)
+        _count_plan(seen, plan)
+        self._clear(plan.nominations, request.partition, in_force.policy)
         return contracts.CyclePlan(
             cycle_id=saved.cycle_id,
             eligible=saved.eligible,
@@ -90,6 +102,21 @@ class SchedulingActivities:
             wake_in_ms=max(1, plan.wake_at - seen.taken_at) if plan.wake_at else 0,
         )
 
+    def _clear(
+        self, nominations: Sequence[Nomination], partition: str, policy: SchedulingPolicy
+    ) -> None:
+        """Clear runners for urgent jobs, each in its own transaction."""
+        for nomination in nominations:
+            with write(self._engine) as connection:
+                done = preemption.clear(connection, nomination, partition, policy=policy)
+            if done:
+                logger.warning(
+                    "%d jobs on %s are stopped for %s",
+                    len(nomination.victims),
+                    nomination.runner_id,
+                    nomination.job_id,
+                )
+
     def _park(self, damaged: Mapping[str, str]) -> None:
         """End the jobs that cannot be read, each in its own transaction."""
         for job_id, why in damaged.items():
@@ -100,6 +127,50 @@ class SchedulingActivities:
     @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
     def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
         """Commit a stored plan; a second time only its stored verdicts come back."""
-        with write(self._engine) as connection:
-            outcome = commit.commit_cycle(connection, request.cycle_id, built_in=self._built_in)
+        began, cycle_id = clock.monotonic(), request.cycle_id
+        with tracing.span("scheduler.lease", of=_cycle(), cycle_id=cycle_id) as span:
+            with write(self._engine) as connection:
+                outcome = commit.commit_cycle(connection, cycle_id, built_in=self._built_in)
+            span.note(granted=outcome.granted, refused=outcome.refused)
+        telemetry.CYCLE_LATENCY.labels("commit").observe(clock.monotonic() - began)
+        _count_commit(outcome)
+        _trace_waits(outcome, cycle_id)
         return contracts.CycleCommit(granted=outcome.granted, refused=outcome.refused)
+
+
+def _cycle() -> str:
+    """Name the trace of a cycle: its activities know the workflow that they belong to."""
+    return (activity.info().workflow_run_id or "") if activity.in_activity() else ""
+
+
+def _count_plan(seen: Snapshot, plan: place.Plan) -> None:
+    telemetry.JOBS_CONSIDERED.inc(len(seen.jobs))
+    rejected = (tally for why in plan.diagnoses for tally in why.rejections)
+    telemetry.count_all(telemetry.REJECTIONS, ((tally.code, tally.runners) for tally in rejected))
+
+
+def _trace_waits(outcome: commit.CommitOutcome, cycle_id: int) -> None:
+    """Show in the trace of its run how long each placed job has waited for that."""
+    for placed in outcome.placed if tracing.is_on() else ():
+        tracing.past(
+            "scheduler.wait",
+            of=placed.run_id,
+            lasted_ms=placed.waited_ms,
+            job_id=placed.job_id,
+            attempt_id=placed.attempt_id,
+            runner_id=placed.runner_id,
+            cycle_id=cycle_id,
+            score=placed.score,
+        )
+
+
+def _count_commit(outcome: commit.CommitOutcome) -> None:
+    """Count what this very commit granted and refused; a repeated one did neither."""
+    if outcome.repeated:
+        return
+    telemetry.PLACEMENTS.inc(outcome.granted)
+    refused = (verdict for _, verdict in outcome.verdicts if verdict is not Verdict.GRANTED)
+    telemetry.count_all(telemetry.CONFLICTS, ((verdict, 1) for verdict in refused))
+    for placed in outcome.placed:
+        telemetry.QUEUE_WAIT.labels(placed.priority).observe(placed.waited_ms / 1000)
+        telemetry.PLACEMENT_SCORE.observe(placed.score)

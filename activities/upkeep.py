@@ -9,6 +9,7 @@ from temporalio.service import RPCError
 
 from activities import contracts, starts
 from activities.relay import relay
+from forgeyard import telemetry
 from forgeyard.config import RetentionConfig
 from forgeyard.errors import Unavailable
 from forgeyard.model.policy import SchedulingPolicy, SweepPolicy
@@ -52,7 +53,9 @@ class UpkeepActivities:
     def _sweep(self, partition: str) -> tuple[SweepResult, SweepPolicy]:
         with read(self._engine) as connection:
             policy = policies.current(connection, self._built_in).policy
-        return sweep_store(self._engine, partition, policy), policy.sweep
+        swept = sweep_store(self._engine, partition, policy)
+        _count(swept)
+        return swept, policy.sweep
 
     async def _relay(self, request: contracts.Partition, older_than_ms: int) -> int:
         return await relay(
@@ -72,6 +75,18 @@ class UpkeepActivities:
             )
         except RPCError as error:
             raise Unavailable(f"Temporal does not answer: {error}") from error
+
+
+def _count(swept: SweepResult) -> None:
+    telemetry.DISPATCH_FAILURES.labels("offer_expired").inc(swept.offers)
+    counts = (
+        ("offer_expired", swept.offers),
+        ("lease_expired", swept.expired - swept.offers),
+        ("due", swept.due),
+        ("settled", swept.settled),
+        ("repaired", swept.repaired),
+    )
+    telemetry.count_all(telemetry.SWEPT, counts)
 
 
 class RetentionActivities:

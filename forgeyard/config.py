@@ -90,6 +90,28 @@ class RetentionConfig(Group):
     """All dependency caches together; beyond it the least recently used go."""
 
 
+class MetricsConfig(Group):
+    """Ports that publish metrics to anybody who reaches them; none is open unless it is set.
+
+    With the token, the API's own port answers `/metrics` in any case.
+    """
+
+    host: str = "127.0.0.1"
+    api_port: int | None = Field(default=None, ge=1, le=65_535)
+    worker_port: int | None = Field(default=None, ge=1, le=65_535)
+    temporal_port: int | None = Field(default=None, ge=1, le=65_535)
+    """What Temporal's SDK counts in the worker process, on a port of its own."""
+
+
+class TracingConfig(Group):
+    """Where spans go; needs the extra `otel`."""
+
+    endpoint: str = ""
+    """An OTLP endpoint for traces over HTTP, such as `http://collector:4318/v1/traces`."""
+    ratio: float = Field(default=1.0, ge=0, le=1)
+    """How many of the traces are kept."""
+
+
 class AgentConfig(Group):
     """What an operator grants to jobs on a host."""
 
@@ -159,6 +181,8 @@ class Config(BaseSettings):
     api: ApiConfig = ApiConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    tracing: TracingConfig = TracingConfig()
     agent: AgentConfig = AgentConfig()
 
     @classmethod

@@ -212,6 +212,12 @@ class StoreUnavailable(Unavailable):
     code = "store.unavailable"
 
 
+class Overloaded(Unavailable):
+    """Too much waits already for this to make sense now; ask again later."""
+
+    code = "scheduler.overloaded"
+
+
 class PortTaken(Unavailable):
     """Another program listens on a port we need."""
 

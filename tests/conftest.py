@@ -27,8 +27,9 @@ _EMPTY = (
     "; ".join(
         f"DELETE FROM {table.name}"
         for table in reversed(tables.metadata.sorted_tables)
-        if table is not tables.scopes
+        if table not in (tables.scopes, tables.pools)
     ),
+    f"DELETE FROM {tables.pools.name} WHERE pool_id <> 'pol_default'",
 )
 
 

@@ -1,5 +1,6 @@
 """Small trees of scopes for the scheduling rules: shares, limits, pauses, and what is used."""
 
+from dataclasses import replace
 from random import Random
 
 from forgeyard.model.units import GIB, Bytes, MilliCpu
@@ -7,6 +8,7 @@ from forgeyard.scheduler.gates import Gates
 from forgeyard.scheduler.scopes import Quota, SchedulingScope, Usage
 
 Path = tuple[str, str, str, str]
+POOLS = ("pol_default", "pol_other")
 KINDS = ("tenant", "organization", "project", "queue")
 
 
@@ -26,6 +28,11 @@ def some_tree(rng: Random) -> tuple[dict[str, SchedulingScope], list[Path]]:
             for kind, name in zip(KINDS, path, strict=True):
                 if name not in scopes:
                     scopes[name] = some_scope(rng, name, kind)
+    for name in POOLS:
+        pool = replace(some_scope(rng, name, "pool"), paused=rng.random() < 0.05)
+        jobs = rng.randint(1, 3) if rng.random() < 0.2 else None
+        quota = replace(pool.quota, jobs=jobs)
+        scopes[name] = replace(pool, quota=quota, used=Usage(jobs=rng.randint(0, 1)))
     return scopes, paths
 
 

@@ -9,15 +9,17 @@ import logging
 from typing import Final
 
 from temporalio.client import Client
+from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
 from activities import starts
+from forgeyard import telemetry, tracing
 from forgeyard.config import Config
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
-from worker.wiring import Parts, build_worker, connect, register_search_attributes
+from worker.wiring import Parts, build_worker, connect, own_runtime, register_search_attributes
 
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 10.0
@@ -40,21 +42,29 @@ async def run_worker(
         # Tests and replay run in the sandbox; here it would cost a third of the worker's time.
         runner=UnsandboxedWorkflowRunner(),
     )
+    metrics, spans = config.metrics, config.tracing
+    runtime = own_runtime(metrics)
     try:
-        while not stop.is_set():
-            client = await connected(config, stop)
-            if client is not None:
-                await serve(client, config.partition, parts, stop)
+        with (
+            telemetry.listening(metrics.host, metrics.worker_port),
+            tracing.exported(spans.endpoint, ratio=spans.ratio, process="worker"),
+        ):
+            while not stop.is_set():
+                client = await connected(config, stop, runtime=runtime)
+                if client is not None:
+                    await serve(client, config.partition, parts, stop)
     finally:
         engine.dispose()
 
 
-async def connected(config: Config, stop: asyncio.Event) -> Client | None:
+async def connected(
+    config: Config, stop: asyncio.Event, *, runtime: Runtime | None = None
+) -> Client | None:
     """Connect and prepare the namespace, however long Temporal takes; None if told to stop."""
     wait = FIRST_RETRY_S
     while not stop.is_set():
         try:
-            client = await connect(config.temporal)
+            client = await connect(config.temporal, runtime=runtime)
             added = await register_search_attributes(client)
         except (RuntimeError, RPCError) as error:
             logger.warning(

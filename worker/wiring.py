@@ -18,6 +18,7 @@ from temporalio.api.operatorservice.v1 import (
 )
 from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
@@ -29,7 +30,8 @@ from activities.relay import RelayActivities, Waker
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import RetentionActivities, UpkeepActivities
 from forgeyard import entropy
-from forgeyard.config import RetentionConfig, TemporalConfig
+from forgeyard.config import MetricsConfig, RetentionConfig, TemporalConfig
+from forgeyard.errors import PortTaken
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store.blobs import BlobStore
 from workflows.attempt_lease import AttemptLease
@@ -64,14 +66,45 @@ class Parts:
     """Workflows run apart from everything impure unless their composition root says otherwise."""
 
 
-async def connect(config: TemporalConfig) -> Client:
+def own_runtime(config: MetricsConfig) -> Runtime | None:
+    """Make the SDK publish what it counts on a port of its own, if one is configured.
+
+    Make one per process, before any client.
+
+    Raises:
+        PortTaken: another program listens there.
+    """
+    if config.temporal_port is None:
+        return None
+    address = f"{config.host}:{config.temporal_port}"
+    published = PrometheusConfig(
+        bind_address=address,
+        counters_total_suffix=True,
+        unit_suffix=True,
+        durations_as_seconds=True,
+    )
+    try:
+        return Runtime(telemetry=TelemetryConfig(metrics=published))
+    except (RuntimeError, ValueError) as error:
+        raise PortTaken(
+            f"cannot publish Temporal's metrics on {address}: {error}",
+            field="metrics.temporal_port",
+            value=config.temporal_port,
+            allowed="a free port",
+        ) from error
+
+
+async def connect(config: TemporalConfig, *, runtime: Runtime | None = None) -> Client:
     """Connect to Temporal.
 
     Raises:
         RuntimeError: the server does not answer.
     """
     return await Client.connect(
-        config.address, namespace=config.namespace, data_converter=pydantic_data_converter
+        config.address,
+        namespace=config.namespace,
+        data_converter=pydantic_data_converter,
+        runtime=runtime,
     )
 
 

@@ -14,14 +14,17 @@ from fastapi.routing import APIRoute
 from forgeyard import clock
 from forgeyard.api import (
     blobs,
+    checkup,
     health,
     logs,
+    metrics,
     outputs,
     policy,
     problems,
     runners,
     runs,
     scheduler,
+    scopes,
 )
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
@@ -49,7 +52,8 @@ def assemble() -> FastAPI:
         "Submit runs and follow them.",
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, runners.router, policy.router),
+            *(scheduler.router, checkup.router, runners.router),
+            *(policy.router, metrics.router, scopes.router, scopes.order_router),
         ),
         open_routers=(health.router, runs.schema_router),
     )

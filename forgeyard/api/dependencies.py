@@ -8,6 +8,7 @@ from typing import Annotated
 
 import sqlalchemy as sa
 from fastapi import Depends, Request
+from prometheus_client.registry import Collector
 
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
@@ -31,6 +32,8 @@ class ApiDependencies:
     """Ask for a relay of what was just committed; never blocks and never fails."""
     temporal_answers: Callable[[], Awaitable[bool]]
     assignments: AssignmentReader
+    figures: Collector
+    """What the store can tell Prometheus."""
 
     def policy(self, connection: sa.Connection) -> SchedulingPolicy:
         """Read the policy in force, at most a second old."""

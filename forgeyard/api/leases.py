@@ -2,15 +2,18 @@
 
 from typing import Annotated
 
+import sqlalchemy as sa
 from annotated_types import MaxLen
 from fastapi import APIRouter
 
+from forgeyard import telemetry, tracing
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import StaleRejected
 from forgeyard.model.protocol import (
     Accepted,
     Complete,
     CompletionAnswer,
+    CompletionVerdict,
     Holder,
     Progress,
     Reject,
@@ -28,10 +31,12 @@ LeasePath = Annotated[str, MaxLen(64)]
 @router.post("/leases/{lease_id}/accept")
 def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
     """Take an offer up; doing so twice is as good as once, and Temporal hears of neither."""
-    with write(deps.engine) as connection:
+    with tracing.span("lease.accept", lease_id=lease_id) as span, write(deps.engine) as connection:
         answer = leases.accept(connection, lease_id, holder, policy=deps.policy(connection).lease)
+        span.of = _run_of(connection, lease_id)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
+    telemetry.LEASE_ANSWERS.labels("accepted").inc()
     return answer
 
 
@@ -42,6 +47,8 @@ def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
         answer = leases.reject(connection, lease_id, message, policy=deps.policy(connection).lease)
     if isinstance(answer, Refused):
         raise _stale(lease_id, answer)
+    telemetry.LEASE_ANSWERS.labels("rejected").inc()
+    telemetry.DISPATCH_FAILURES.labels("rejected").inc()
 
 
 @router.post("/leases/{lease_id}/progress", status_code=204)
@@ -58,10 +65,14 @@ def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
 @router.post("/leases/{lease_id}/complete")
 def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAnswer:
     """Report how an attempt ended; a stale report is answered, not stored."""
-    with deps.change() as connection:
+    with tracing.span("lease.complete", lease_id=lease_id) as span, deps.change() as connection:
         verdict = leases.complete(
             connection, lease_id, message, policy=deps.policy(connection).lease
         )
+        span.of = _run_of(connection, lease_id)
+        span.note(outcome=message.outcome.value, verdict=verdict.value)
+    taken = verdict is CompletionVerdict.ACCEPTED
+    telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
     return CompletionAnswer(verdict=verdict)
 
 
@@ -72,5 +83,11 @@ def renew(message: Renew, deps: Deps) -> RenewAnswer:
         return leases.renew(connection, message, policy=deps.policy(connection).lease)
 
 
+def _run_of(connection: sa.Connection, lease_id: str) -> str:
+    """Find whose trace this belongs to, if there are traces."""
+    return leases.run_of(connection, lease_id) if tracing.is_on() else ""
+
+
 def _stale(lease_id: str, refused: Refused) -> StaleRejected:
+    telemetry.LEASE_ANSWERS.labels("stale").inc()
     return StaleRejected(refused.reason, field="lease_id", value=lease_id)

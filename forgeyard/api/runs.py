@@ -9,14 +9,16 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from forgeyard import tracing
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.errors import TooLarge
 from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
+from forgeyard.runfile.schema import QUEUE
 from forgeyard.runfile.source import resolved
-from forgeyard.store import runs, views
+from forgeyard.store import readings, runs, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
 
@@ -30,6 +32,8 @@ RunPath = Annotated[str, Path(max_length=64)]
 NamePath = Annotated[str, Path(max_length=64)]
 Who = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
 Why = Annotated[str, Field(max_length=1_000, pattern=r"^[^\x00]*$")]
+Elevation = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")] | None
+"""Why jobs may have a priority that the policy does not give to everybody; audited."""
 Limit = Annotated[int, Query(ge=1, le=500)]
 Cursor = Annotated[str | None, Query(max_length=200)]
 IdempotencyKey = Annotated[
@@ -50,6 +54,9 @@ class Submit(Body):
     """See /v1/schema/runfile.json."""
     source_digest: Annotated[str, Field(max_length=71)] | None = None
     submitted_by: Who = "api"
+    queue: Annotated[str, Field(pattern=QUEUE)] | None = None
+    """The path of the queue that the jobs wait in; else the document's, else the default one."""
+    elevate: Elevation = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +83,14 @@ class Reason(Body):
     actor: Who = "api"
 
 
+class Rerun(Reason):
+    """Why a run is started again, and why with a priority that not everybody may ask for."""
+
+    elevate: Elevation = None
+
+
 UNSAID = Reason()
+AGAIN = Rerun()
 
 
 @router.post("", status_code=HTTPStatus.CREATED)
@@ -94,11 +108,23 @@ def submit_run(
         idempotency_key=idempotency_key,
         body_digest=_digest(message),
         git=resolved(spec.git, digest=message.source_digest),
+        queue=message.queue,
+        elevation=message.elevate,
     )
-    with deps.change() as connection:
+    with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
+        policy = deps.policy(connection)
         submitted = runs.submit(
-            connection, submission, policy=deps.policy(connection).lease, rng=deps.rng
+            connection,
+            submission,
+            policy=policy.lease,
+            priorities=policy.priorities,
+            rng=deps.rng,
         )
+        if submitted.created:
+            urgency = [job.priority for job in spec.jobs]
+            readings.refuse_when_deep(connection, deps.config.partition, urgency, policy.pressure)
+        span.of = submitted.run_id
+        span.note(run_id=submitted.run_id)
     if not submitted.created:
         response.status_code = HTTPStatus.OK
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
@@ -156,15 +182,18 @@ def cancel_run(run_id: RunPath, deps: Deps, message: Reason = UNSAID) -> RunShow
 
 @router.post("/{run_id}:rerun-failed", status_code=HTTPStatus.CREATED)
 def rerun_failed(
-    run_id: RunPath, response: Response, deps: Deps, message: Reason = UNSAID
+    run_id: RunPath, response: Response, deps: Deps, message: Rerun = AGAIN
 ) -> RunShown:
     """Start a new run of what did not succeed; successes are taken over."""
     with deps.change() as connection:
+        policy = deps.policy(connection)
         submitted = runs.rerun_failed(
             connection,
             run_id_of(connection, run_id),
             actor=message.actor,
-            policy=deps.policy(connection).lease,
+            policy=policy.lease,
+            priorities=policy.priorities,
+            elevation=message.elevate,
             rng=deps.rng,
         )
     response.headers["Location"] = f"{router.prefix}/{submitted.run_id}"
@@ -224,5 +253,7 @@ def _canonical(value: object) -> str:
 
 def _digest(message: Submit) -> str:
     """Name the body, however its keys were ordered: two submissions are the same or not."""
-    body = _canonical([message.document, message.source_digest, message.submitted_by])
+    said = [message.document, message.source_digest, message.submitted_by]
+    extra = message.model_dump(include={"queue", "elevate"}, exclude_none=True)
+    body = _canonical([*said, extra] if extra else said)
     return f"sha256:{hashlib.sha256(body.encode()).hexdigest()}"

@@ -21,11 +21,12 @@ from temporalio.client import Client
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities import relay
-from forgeyard import entropy
+from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
@@ -33,11 +34,13 @@ from forgeyard.config import Config
 from forgeyard.errors import PortTaken
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
-from forgeyard.store import dispatch, liveness, outbox
+from forgeyard.store import dispatch, liveness, outbox, readings
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine, read, write
 
 BEAT_S: Final = 5.0
+UNKNOWN: Final = "not looked at yet"
+"""What is said of the blob store before the first look, so that its answer is news."""
 GRACE_S: Final = 5
 HEALTH_TIMEOUT: Final = timedelta(seconds=1)
 
@@ -76,9 +79,14 @@ async def serve(
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
                 process = _Process(config, policies, engine, temporal, changed=changed)
-                if listening is not None:
-                    listening(Listening(api_url=_url(public), agent_url=_url(agents)))
-                await process.run(stop, public=public, agents=agents)
+                metrics, spans = config.metrics, config.tracing
+                with (
+                    telemetry.listening(metrics.host, metrics.api_port, process.figures),
+                    tracing.exported(spans.endpoint, ratio=spans.ratio, process="api"),
+                ):
+                    if listening is not None:
+                        listening(Listening(api_url=_url(public), agent_url=_url(agents)))
+                    await process.run(stop, public=public, agents=agents)
         finally:
             engine.dispose()
     finally:
@@ -139,6 +147,9 @@ class _Process:
         self._policies = policies
         self._engine = engine
         self._client = client
+        self._blobs = FileBlobStore(config.blob_dir())
+        self._blob_problem: str | None = UNKNOWN
+        self.figures = StoreFigures(engine, config.partition)
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
         self._reader = AssignmentReader(
             self._assignments, period_s=config.api.poll_ms / 1000, changed=changed
@@ -167,7 +178,7 @@ class _Process:
     def _dependencies(self) -> ApiDependencies:
         return ApiDependencies(
             engine=self._engine,
-            blobs=FileBlobStore(self._config.blob_dir()),
+            blobs=self._blobs,
             config=self._config,
             policies=self._policies,
             token=ensure_token(self._config.token_path()),
@@ -175,6 +186,7 @@ class _Process:
             kick=self._relay.kick,
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
+            figures=self.figures,
         )
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:
@@ -200,6 +212,7 @@ class _Process:
     async def _beat(self) -> None:
         try:
             await asyncio.to_thread(self._write_beat)
+            await asyncio.to_thread(self._report_blobs)
         except Exception as error:
             # No beat, no expiries: the right thing while the store is away.
             _log.warning("renewal beat failed: %s", error)
@@ -207,6 +220,15 @@ class _Process:
     def _write_beat(self) -> None:
         with write(self._engine) as connection:
             liveness.beat_renewal(connection, policy=self._policies.read(connection))
+
+    def _report_blobs(self) -> None:
+        """Tell the scheduler whether what jobs need can be fetched and kept, when that changed."""
+        problem = self._blobs.problem()
+        if problem != self._blob_problem:
+            _log.warning("blob store: %s", problem or "works again")
+            with write(self._engine) as connection:
+                readings.report(connection, readings.BLOBS, problem)
+            self._blob_problem = problem
 
 
 class _Listener(uvicorn.Server):

@@ -45,7 +45,7 @@ def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) ->
     """Submit the project's own run, follow it, and sum up; 0 if it succeeded."""
     _, document = load_run(root / RUN_FILE)
     material = Material(document=document, directory=root, called=str(root))
-    submitted = submit_run(client, material, config=config, idempotency_key=None, quiet=plain)
+    submitted = submit_run(client, material, {}, config=config, idempotency_key=None, quiet=plain)
     run_id = str(submitted["run_id"])
     output.put(f"submitted {RUN_FILE} as {run_id}")
     run = watch(client, run_id, patience=Patience(), timeout_s=None, quiet=False)

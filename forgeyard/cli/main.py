@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from forgeyard.cli import job, output, policy, run, run_file, runner, scheduler, server
+from forgeyard.cli import job, output, policy, run, run_file, runner, scheduler, scope, server
 from forgeyard.errors import ForgeyardError
 
 BUG: Final = 70
@@ -30,6 +30,8 @@ app.add_typer(job.app, name="job")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
 app.add_typer(policy.app, name="policy")
+app.add_typer(scope.app, name="scope")
+app.add_typer(job.app, name="job")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),
     *(server.worker, server.api, server.agent),

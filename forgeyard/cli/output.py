@@ -23,6 +23,9 @@ ROOMY: Final = 110
 """From so many columns on, sentences stand beside what they are about."""
 
 STATE_STYLES: Final[Mapping[str, str]] = {
+    "ok": "green",
+    "warn": "yellow",
+    "fail": "bold red",
     "succeeded": "green",
     "online": "green",
     "running": "cyan",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from forgeyard.cli import job_details, output, run_file, run_outputs
+from forgeyard.cli import job_details, output, run_file, run_order, run_outputs
 from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link, temporal_ui
@@ -29,6 +29,7 @@ from forgeyard.cli.watching import exit_code, headline, jobs_shown, now_ms, watc
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.transitions import RunState
 
+DEFAULT_QUEUE = "default/default/default/default"
 INTERRUPTED = 130
 TIMED_OUT = 6
 COLUMNS = ("run", "name", "state", "jobs", "took", "age", "commit", "by")
@@ -41,6 +42,10 @@ Timeout = Annotated[
 Source = Annotated[
     Path | None,
     typer.Option("--source", help="Directory that every job gets a fresh copy of; else this one."),
+]
+Elevate = Annotated[
+    str | None,
+    typer.Option("--elevate", metavar="REASON", help="Why its jobs may be emergencies; audited."),
 ]
 Git = Annotated[
     str | None,
@@ -60,6 +65,11 @@ def submit(
     ] = False,
     git: Git = None,
     ref: Ref = None,
+    queue: Annotated[
+        str | None,
+        typer.Option("--queue", help="tenant/organization/project/queue; else the file's."),
+    ] = None,
+    elevate: Elevate = None,
     watch_it: Annotated[
         bool, typer.Option("--watch", "-w", help="Follow the run; exit 1 unless it succeeds.")
     ] = False,
@@ -87,7 +97,10 @@ def submit(
     choice = Choice(source=source, no_source=no_source, git=git, ref=ref)
     config = settings(data_dir)
     with gathered(file, choice, quiet=as_json) as material, connect(*system) as client:
-        answer = submit_run(client, material, config=config, idempotency_key=key, quiet=as_json)
+        wish = {"queue": queue, "elevate": elevate}
+        answer = submit_run(
+            client, material, wish, config=config, idempotency_key=key, quiet=as_json
+        )
     run = shaped(Run, answer)
     if not watch_it:
         _show_submitted(run, answer, as_json=as_json)
@@ -243,6 +256,8 @@ def show(
         output.put(f"a rerun of {found.rerun_of}")
     if found.concurrency_group:
         output.put(f"in the concurrency group {found.concurrency_group}")
+    if found.queue and found.queue != DEFAULT_QUEUE:
+        output.put(f"in the queue {found.queue}")
     if found.git:
         output.put(f"{found.git.ref} of {found.git.repository}, commit {found.git.commit}")
     console.print(jobs_shown(found, width=console.width))
@@ -299,6 +314,7 @@ def cancel(
 def rerun(
     run: RunId,
     watch_it: Annotated[bool, typer.Option("--watch", "-w", help="Follow the new run.")] = False,
+    elevate: Elevate = None,
     timeout: Timeout = None,
     as_json: Json = False,
     url: Url = None,
@@ -315,7 +331,8 @@ def rerun(
     """
     timeout_s = seconds(timeout, "--timeout")
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(f"{path_of('v1', 'runs', run)}:rerun-failed", {"actor": whoami()})
+        wish = {"actor": whoami(), **({"elevate": elevate} if elevate else {})}
+        answer = client.post(f"{path_of('v1', 'runs', run)}:rerun-failed", wish)
         new = shaped(Run, answer)
         if not watch_it:
             _show_submitted(new, answer, as_json=as_json)
@@ -330,6 +347,7 @@ def _show_changed(answer: object, *, as_json: bool) -> None:
         output.console().print(headline(shaped(Run, answer)))
 
 
+app.command("reprioritise")(run_order.reprioritise)
 app.command("check")(run_file.check)
 app.command("logs")(run_outputs.logs)
 app.command("artifacts")(run_outputs.artifacts)

@@ -8,15 +8,19 @@ import typer
 from forgeyard.cli import output
 from forgeyard.cli.client import Client, missing, path_of, shaped
 from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, amount_row, runner_rows
-from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect
+from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
 from forgeyard.cli.shapes import (
     Capacity,
+    Checkup,
     Explanation,
+    Held,
+    Preview,
     Queue,
     Run,
     Runner,
     SchedulerStatus,
 )
+from forgeyard.cli.submitting import whoami
 
 app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
 SLOW_RELAY_MS = 5_000
@@ -49,6 +53,8 @@ def status(
         ("last cycle", _last_cycle(found)),
         ("relay", _relay(found.outbox_lag_ms)),
         ("lease renewal", _renewal(found)),
+        ("pressure", _pressure(found)),
+        *(("held room", _held(one)) for one in found.held),
     ]
     output.put_table(("scheduler", "now"), rows, empty="")
 
@@ -67,6 +73,16 @@ def _last_cycle(found: SchedulerStatus) -> str:
     return f"{cycle.cycle_id}: {cycle.eligible} eligible, {cycle.planned} planned, {granted}"
 
 
+def _pressure(found: SchedulerStatus) -> str:
+    signals = found.last_cycle.pressure if found.last_cycle else ""
+    return output.words(signals).replace(",", ", ") or "none"
+
+
+def _held(one: Held) -> str:
+    due = output.duration(one.due_ms) or "now"
+    return f"{one.runner} is kept for {one.job} ({one.kind}), due in {due}"
+
+
 def _relay(lag_ms: int | None) -> str:
     if not lag_ms:
         return "nothing waits"
@@ -79,6 +95,75 @@ def _renewal(found: SchedulerStatus) -> str:
         return "never beat"
     gaps = f", {found.renewal_gaps} outages bridged" if found.renewal_gaps else ""
     return f"beat {output.duration(found.renewal_beat_ms)} ago{gaps}"
+
+
+@app.command()
+def doctor(
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Examine scheduling and say what to do.
+
+    Looks at pools, sorts of jobs, quotas, stuck jobs, leases, books, outbox and renewals. Exits 1
+    if a check fails; a warning is no failure.
+
+    \b
+    Example:
+      forgeyard scheduler doctor
+    """
+    with connect(url, token_file, data_dir) as client:
+        answer = client.get("/v1/scheduler/doctor")
+    found = shaped(Checkup, answer)
+    if as_json:
+        output.put_json(answer)
+    else:
+        rows = [
+            (
+                output.words(one.name),
+                one.verdict,
+                " ".join(filter(None, (one.sentence, one.advice))),
+            )
+            for one in found.checks
+        ]
+        output.put_table(("check", "verdict", "found"), rows, empty="nothing was checked")
+    raise typer.Exit(1 if found.verdict == "fail" else 0)
+
+
+@app.command()
+def rebalance(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only tell; do not ask for a cycle.")
+    ] = False,
+    reason: Reason = "",
+    as_json: Json = False,
+    url: Url = None,
+    token_file: TokenFile = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Have the jobs that wait looked at again at once.
+
+    Tells where each would go now. What runs stays where it is: no lease is revoked for a better
+    runner.
+
+    \b
+    Example:
+      forgeyard scheduler rebalance --dry-run
+    """
+    with connect(url, token_file, data_dir) as client:
+        if dry_run:
+            answer = client.get("/v1/scheduler/plan")
+        else:
+            wish = {"reason": reason, "actor": whoami()}
+            answer = client.post("/v1/scheduler/rebalance", wish)
+    if as_json:
+        output.put_json(answer)
+        return
+    found = shaped(Preview, answer)
+    rows = [(one.job, one.run_id, one.runner, str(one.score)) for one in found.placements]
+    output.put_table(("job", "run", "runner", "score"), rows, empty="no job could be placed now")
+    output.say(f"{found.waiting} jobs wait; jobs that run stay where they are")
 
 
 @app.command()
@@ -101,15 +186,16 @@ def queues(
         return
     rows = [
         (
-            queue.name,
+            queue.path or queue.name,
             str(queue.pending),
             _counts(queue.eligible),
             str(queue.running),
             output.duration(queue.oldest_eligible_ms),
+            f"paused: {queue.note}" if queue.paused else "",
         )
         for queue in shaped(tuple[Queue, ...], answer)
     ]
-    columns = ("queue", "pending", "eligible", "on runners", "longest wait")
+    columns = ("queue", "pending", "eligible", "on runners", "longest wait", "state")
     output.put_table(columns, rows, empty="no queues")
 
 
@@ -197,7 +283,11 @@ def explain(found: Explanation) -> None:
 
 
 def job_id_of(client: Client, job: str) -> str:
-    """Find the id behind RUN/JOB."""
+    """Find the id behind RUN/JOB.
+
+    Raises:
+        NotFound: the run has no such job.
+    """
     run, slash, name = job.partition("/")
     if not slash:
         return job

@@ -144,6 +144,7 @@ class Run:
     submitted_by: str = ""
     rerun_of: str | None = None
     concurrency_group: str | None = None
+    queue: str = ""
     waits_for: str | None = None
     git: Git | None = None
     created_at: int
@@ -262,6 +263,17 @@ class Cycle:
     planned: int = 0
     granted: int | None = None
     created_at: int | None = None
+    pressure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Room on a runner that is kept for one job."""
+
+    job: str
+    runner: str
+    kind: str
+    due_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +288,43 @@ class SchedulerStatus:
     renewal_beat_ms: int | None = None
     renewal_gaps: int = 0
     last_cycle: Cycle | None = None
+    held: tuple[Held, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that the doctor looked at."""
+
+    name: str
+    verdict: str
+    sentence: str = ""
+    advice: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkup:
+    """What the doctor found."""
+
+    verdict: str
+    checks: tuple[Check, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedJob:
+    """A waiting job, and the runner that it would get."""
+
+    job: str
+    run_id: str
+    runner: str
+    score: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What the next cycle would do."""
+
+    waiting: int
+    placements: tuple[PlannedJob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,6 +332,9 @@ class Queue:
     """A queue; `eligible` counts by priority."""
 
     name: str
+    path: str = ""
+    paused: bool = False
+    note: str = ""
     pending: int = 0
     eligible: Mapping[str, int] = field(default_factory=dict[str, int])
     running: int = 0

@@ -1,6 +1,7 @@
 """Sends a run file and its source; asking again after a broken connection starts no second run."""
 
 import getpass
+from collections.abc import Mapping
 from typing import Final, cast
 
 from forgeyard import clock
@@ -19,15 +20,25 @@ SUBMIT_PATIENCE_S: Final = 10.0
 def submit_run(
     client: Client,
     material: Material,
+    wish: Mapping[str, object],
     *,
     config: Config,
     idempotency_key: str | None,
     quiet: bool,
 ) -> dict[str, object]:
-    """Upload the source, submit the document, and return the run as the API shows it."""
+    """Upload the source, submit the document, and return the run as the API shows it.
+
+    What is wished beside the document is sent where it says something.
+    """
     digest = upload_source(client, material, config=config, quiet=quiet)
     key = idempotency_key or new_id("key", now=clock.now(), rng=rng())
-    body = {"document": material.document, "source_digest": digest, "submitted_by": whoami()}
+    said = {name: value for name, value in wish.items() if value is not None}
+    body = {
+        "document": material.document,
+        "source_digest": digest,
+        "submitted_by": whoami(),
+        **said,
+    }
     patience = Patience(patience_s=SUBMIT_PATIENCE_S)
     answer = patience.ask(lambda: client.post(API_RUNS, body, idempotency_key=key))
     return cast("dict[str, object]", answer)

@@ -25,6 +25,8 @@ class FailureClass(StrEnum):
     CANCELLED = "cancelled"
     POLICY = "policy"
     INTERNAL = "internal"
+    PREEMPTED = "preempted"
+    """Stopped by us to make room; nobody's fault, and tried again whatever the retry policy."""
 
 
 class Priority(StrEnum):

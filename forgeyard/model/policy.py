@@ -87,6 +87,76 @@ class ScoreWeights:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPolicy:
+    """When a runner is kept for a job that small ones would overtake for ever (FAR-026)."""
+
+    after: Annotated[
+        Millis, Setting(0, DAY, "a job that waited for room this long has a runner kept for it")
+    ] = Millis(120_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionPolicy:
+    """Whether, and how far, running jobs are stopped for urgent ones (PRE-002, PRE-003)."""
+
+    enabled: Annotated[int, Setting(0, 1, "1: restartable jobs may be stopped for urgent ones")] = 0
+    least_gap: Annotated[
+        int, Setting(1, 400, "how much lower the base priority of a job must be to be stopped")
+    ] = 200
+    most_victims: Annotated[
+        int, Setting(1, 100, "how many jobs may be stopped for a single one")
+    ] = 4
+    per_cycle: Annotated[int, Setting(1, 100, "for how many jobs a cycle may clear a runner")] = 1
+    rest: Annotated[Millis, Setting(0, DAY, "a job that was stopped is left alone for so long")] = (
+        Millis(3_600_000)
+    )
+    patience: Annotated[
+        Millis, Setting(SECOND, DAY, "how long a cleared runner is kept for the urgent job")
+    ] = Millis(180_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PressurePolicy:
+    """From where on the system counts as under pressure; twice as much is worse (BKP-005)."""
+
+    outbox_lag: Annotated[
+        Millis, Setting(100, HOUR, "events wait this long for Temporal: smaller batches")
+    ] = Millis(10_000)
+    store_latency: Annotated[
+        Millis, Setting(100, HOUR, "the database takes this long for a snapshot: smaller batches")
+    ] = Millis(2_000)
+    queue_depth: Annotated[
+        int, Setting(1, 10_000_000, "so many jobs wait: new runs of low priority are turned away")
+    ] = 200_000
+    saturation: Annotated[
+        int, Setting(1, 1_001, "so many thousandths of all slots in use count as saturated")
+    ] = 950
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorityPolicy:
+    """Which priorities may be asked for: low is 0, then by hundreds to emergency, 400 (FAR-007)."""
+
+    free: Annotated[
+        int, Setting(0, 400, "the priority up to which anybody may submit; low 0 … emergency 400")
+    ] = 300
+    elevated: Annotated[
+        int, Setting(0, 400, "the priority up to which one may go who gives a reason; audited")
+    ] = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassPolicy:
+    """What is added to the priority of a job for the class that it is in (FAR-017, FAR-024)."""
+
+    interactive: Annotated[int, Setting(-100, 100, "added to jobs that people wait for")] = 0
+    normal: Annotated[int, Setting(-100, 100, "added to ordinary jobs")] = 0
+    batch: Annotated[int, Setting(-100, 100, "added to jobs that can wait")] = 0
+    release: Annotated[int, Setting(-100, 100, "added to jobs of a release")] = 0
+    emergency: Annotated[int, Setting(-100, 100, "added to jobs of the class emergency")] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SuggestionPolicy:
     """How requests are suggested; a suggestion is never applied by itself (POL-002)."""
 
@@ -119,7 +189,12 @@ class SchedulingPolicy:
             0, DAY, "how long no runner may exist for a job without its queue timeout counting"
         ),
     ] = Millis(0)
+    priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
+    classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)
+    backfill: BackfillPolicy = field(default_factory=BackfillPolicy)
+    preemption: PreemptionPolicy = field(default_factory=PreemptionPolicy)
+    pressure: PressurePolicy = field(default_factory=PressurePolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
     suggestions: SuggestionPolicy = field(default_factory=SuggestionPolicy)

@@ -46,6 +46,8 @@ class RunSpec:
     timeout: Millis = Millis(86_400_000)
     concurrency: Concurrency | None = None
     git: GitRef | None = None
+    queue: str | None = None
+    """The path of the queue that its jobs wait in; the default one if it names none."""
 
 
 def check_graph(jobs: Iterable[JobSpec]) -> None:

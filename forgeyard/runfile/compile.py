@@ -31,6 +31,7 @@ from forgeyard.model.units import (
     parse_cpu,
     parse_duration,
 )
+from forgeyard.model.wishes import Wishes
 from forgeyard.runfile.complaint import complain, shown
 from forgeyard.runfile.matrix import expand
 from forgeyard.runfile.requires import MOST_BYTES, compile_requires, unique, within
@@ -77,7 +78,7 @@ def compile_run(document: Mapping[str, object], *, fallback_name: str) -> RunSpe
             "jobs: too many needs in all", field="jobs", allowed=f"at most {MAX_NEEDS} needs"
         )
     _check_graph(jobs)
-    run = RunSpec(name=run_file.name or fallback_name, jobs=jobs)
+    run = RunSpec(name=run_file.name or fallback_name, jobs=jobs, queue=run_file.queue)
     if run_file.timeout is not None:
         run = replace(run, timeout=_duration(run_file.timeout, "timeout"))
     if run_file.source is not None:
@@ -119,9 +120,19 @@ def _job(
         resources=_resources(part.resources, f"{at}.resources"),
         requires=compile_requires(part.requires, f"{at}.requires"),
         priority=part.priority,
+        wishes=_wishes(part, f"{at}.exclusive"),
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
+    )
+
+
+def _wishes(part: JobPart, at: str) -> Wishes:
+    keys = [part.exclusive] if isinstance(part.exclusive, str) else part.exclusive
+    return Wishes(
+        scheduling_class=part.scheduling_class,
+        keys=unique(keys, at),
+        preemption=part.preemption,
     )
 
 

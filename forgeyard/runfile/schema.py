@@ -33,6 +33,7 @@ from forgeyard.model.equipment import (
     SandboxKind,
 )
 from forgeyard.model.job import Condition, FailureClass, Priority
+from forgeyard.model.wishes import MAX_KEYS, Preemptibility, SchedulingClass
 
 MAX_JOBS: Final = 1_000
 MAX_STEPS: Final = 100
@@ -62,6 +63,7 @@ VARIABLE: Final = r"^[A-Za-z_][A-Za-z0-9_]{0,127}$"
 AXIS: Final = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 WORD: Final = r"^[^\x00-\x1f\x7f-\x9f]{1,128}$"
 TEXT: Final = r"^[^\x00]*$"
+QUEUE: Final = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}(/[A-Za-z0-9][A-Za-z0-9_.-]{0,63}){3}$"
 COMMIT: Final = r"^([0-9a-f]{40}|[0-9a-f]{64})$"
 SAID: Final = {
     NAME: "letters, digits, `_`, `.` and `-`, beginning with a letter or digit, at most 64",
@@ -71,6 +73,7 @@ SAID: Final = {
     AXIS: "letters, digits, `_` and `-`, beginning with a letter or `_`, at most 64",
     WORD: "1 to 128 printable characters on one line",
     TEXT: "text without NUL characters",
+    QUEUE: "tenant/organization/project/queue",
     COMMIT: "a full commit id: 40 or 64 digits of 0-9a-f",
 }
 """Each pattern in words, for error messages."""
@@ -86,6 +89,7 @@ ToolName = Annotated[str, StringConstraints(pattern=TOOL_NAME)]
 Title = Annotated[str, StringConstraints(pattern=TITLE)]
 Variable = Annotated[str, StringConstraints(pattern=VARIABLE)]
 Word = Annotated[str, StringConstraints(pattern=WORD)]
+QueuePath = Annotated[str, StringConstraints(pattern=QUEUE)]
 Commit = Annotated[str, StringConstraints(pattern=COMMIT)]
 Script = Annotated[str, StringConstraints(pattern=TEXT, min_length=1, max_length=MAX_SCRIPT)]
 Value = Annotated[str, StringConstraints(pattern=TEXT, max_length=MAX_ENV_VALUE)]
@@ -286,6 +290,10 @@ Needs = Annotated[
     Annotated[Name, Tag(ONE)] | Annotated[list[Name], Field(max_length=MAX_JOBS), Tag(LIST)],
     Discriminator(_form),
 ]
+Exclusive = Annotated[
+    Annotated[Word, Tag(ONE)] | Annotated[list[Word], Field(max_length=MAX_KEYS), Tag(LIST)],
+    Discriminator(_form),
+]
 Outputs = Annotated[
     Annotated[list[OutputPart], Field(max_length=MAX_OUTPUTS), Tag(LIST)]
     | Annotated[dict[Name, OutputPath], Field(max_length=MAX_OUTPUTS), Tag(MAPPING)],
@@ -347,6 +355,16 @@ class JobPart(Part):
     resources: ResourcesPart = ResourcesPart()
     requires: RequiresPart = RequiresPart()
     priority: Priority = Priority.NORMAL
+    scheduling_class: SchedulingClass | None = Field(
+        default=None, alias="class", description="Default: the one that the priority implies."
+    )
+    exclusive: Exclusive = Field(
+        default=[], description="Keys of which no two running jobs share one, in any run."
+    )
+    preemption: Preemptibility = Field(
+        default=Preemptibility.NEVER,
+        description="Whether it may be stopped and started again to make room.",
+    )
     timeouts: TimeoutsPart = TimeoutsPart()
     retry: RetryPart = RetryPart()
     steps: list[StepPart] = Field(min_length=1, max_length=MAX_STEPS)
@@ -391,6 +409,9 @@ class RunFile(Part):
 
     name: Title | None = Field(default=None, description="Default: the name of the file.")
     timeout: Quantity | None = Field(default=None, description="How long the whole run may take.")
+    queue: QueuePath | None = Field(
+        default=None, description="tenant/organization/project/queue, as an operator declared it."
+    )
     concurrency: ConcurrencyPart | None = None
     source: SourcePart | None = None
     jobs: dict[Name, JobPart] = Field(min_length=1, max_length=MAX_JOBS)

@@ -54,6 +54,9 @@ jobs:
 
 # More that a job may say:
 #   priority: normal                # low, normal, high, release_critical, emergency
+#   class: interactive              # interactive, normal, batch, release, emergency
+#   exclusive: [staging]            # no two jobs that share a key run at once, in any run
+#   preemption: restartable         # may be stopped and started again to make room
 #   secrets: [NPM_TOKEN]            # names only; the agent's operator grants the values
 #   test-reports: reports/*.xml     # JUnit files whose tests `run show` counts
 #   caches:                         # kept between attempts while the key files are the same

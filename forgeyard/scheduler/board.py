@@ -6,7 +6,7 @@ only shrinks.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,9 @@ from forgeyard.model.capability import Requirements
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.columns import Columns, Numbers, Places, fits
-from forgeyard.scheduler.score import BEST, hash64
+from forgeyard.scheduler.eligibility import is_eligible
+from forgeyard.scheduler.holds import Holds
+from forgeyard.scheduler.score import BEST, hash64, score
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 
 Scores = npt.NDArray[np.int16]
@@ -41,43 +43,127 @@ class _Row:
 class Board:
     """Ranks runners for one job after another and keeps account of what they have left."""
 
-    def __init__(self, runners: Iterable[SchedulingRunner], policy: SchedulingPolicy) -> None:
+    def __init__(
+        self,
+        runners: Iterable[SchedulingRunner],
+        policy: SchedulingPolicy,
+        holds: Holds | None = None,
+    ) -> None:
         self.columns = Columns(runners)
         self._policy = policy
+        self._holds = Holds() if holds is None else holds
         self._changed: list[int] = []
+        self._kinds: dict[object, int] = {}
         self._rows: dict[object, _Row] = {}
         self._known: dict[tuple[int, Resources], _Row] = {}
+        self._held_at = [self.columns.place_of[name] for name in self._held_runners()]
+        self._whole = {place: self.columns.left_at(place) for place in self._held_at}
+        """What is left at the held places, whoever may have it."""
+        for place in self._held_at:
+            self.columns.take(place, self._holds.on(self._runner_id(place)))
+
+    def free_for(self, job: SchedulingJob) -> Mapping[str, Resources]:
+        """Tell what every runner has left that a job may use."""
+        left = self.columns.left()
+        for place in self._held_at:
+            left[self._runner_id(place)] = self._usable(job, place)
+        return left
+
+    def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
+        """List runners that take work and could do a job if they were empty, the emptiest first."""
+        columns, wanted = self.columns, self.columns.wanted(job.resources)
+        able = columns.takes_work & columns.satisfying(job.requirements)
+        able &= fits(wanted, columns.room)
+        places = [place for place in np.flatnonzero(able).tolist() if self._asks(job, place)]
+        places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
+        return tuple(self._runner_id(place) for place in places[:length])
+
+    def _asks(self, job: SchedulingJob, place: int) -> bool:
+        return self._runner_id(place) not in job.refused_by
+
+    def _runner_id(self, place: int) -> str:
+        return self.columns.runners[place].runner_id
+
+    def _held_runners(self) -> list[str]:
+        return [name for name in self._holds.runners if name in self.columns.place_of]
+
+    def _usable(self, job: SchedulingJob, place: int) -> Resources:
+        """Tell what a job may use of a runner where room is held, its own room included."""
+        return self._whole[place].minus(self._holds.withheld(job, self._runner_id(place)))
+
+    def _lent(self, job: SchedulingJob) -> Iterable[tuple[int, int]]:
+        """List the held places that a job may use beyond what is free for all, with its scores.
+
+        They are few, so each is judged by the plain rules.
+        """
+        for place in self._held_at:
+            runner, usable = self.columns.runners[place], self._usable(job, place)
+            more = usable != self.columns.left_at(place)
+            if more and is_eligible(job, runner, free=usable):
+                points = score(job.resources, runner, usable, self._policy.weights)
+                yield place, points.total
+
+    def _dissolve(self, job: SchedulingJob) -> None:
+        """Give the room that was held for a job to all; rows that saw it held are made anew."""
+        ended = self._holds.dissolve(job.job_id)
+        for hold in ended:
+            if hold.runner_id in self.columns.place_of:
+                self.columns.give(self.columns.place_of[hold.runner_id], hold.room)
+        if ended:
+            self._rows.clear()
+            self._known.clear()
 
     def free(self) -> Mapping[str, Resources]:
         """Tell what every runner has left."""
         return self.columns.left()
 
-    def place(self, job: SchedulingJob) -> tuple[tuple[str, int], ...]:
-        """Give a job room on the best runner there is; tell who else may take it, best first."""
-        ranked = self._ranked(job, 1 + self._policy.candidates)
+    def pool_of(self, runner_id: str) -> str:
+        """Tell which pool a runner belongs to."""
+        return self.columns.runners[self.columns.place_of[runner_id]].pool_id
+
+    def place(
+        self, job: SchedulingJob, *, outside: Collection[str] = ()
+    ) -> tuple[tuple[str, int], ...]:
+        """Give a job room on the best runner there is; tell who else may take it, best first.
+
+        Runners of the pools that it must stay outside of are passed over.
+        """
+        ranked = self._ranked(job, 1 + self._policy.candidates, outside)
         if ranked:
             winner, _ = ranked[0]
+            self._dissolve(job)
+            if winner in self._whole:
+                self._whole[winner] = self._whole[winner].minus(job.resources)
             self.columns.take(winner, job.resources)
             self._changed.append(winner)
         return self._named(ranked)
 
-    def ranking(self, job: SchedulingJob, length: int) -> tuple[tuple[str, int], ...]:
+    def ranking(
+        self, job: SchedulingJob, length: int, *, outside: Collection[str] = ()
+    ) -> tuple[tuple[str, int], ...]:
         """List the best runners that could take a job now with their scores, and take nothing."""
-        return self._named(self._ranked(job, length))
+        return self._named(self._ranked(job, length, outside))
 
     def _named(self, ranked: Iterable[tuple[int, int]]) -> tuple[tuple[str, int], ...]:
         runners = self.columns.runners
         return tuple((runners[place].runner_id, points) for place, points in ranked)
 
-    def _ranked(self, job: SchedulingJob, length: int) -> list[tuple[int, int]]:
+    def _ranked(
+        self, job: SchedulingJob, length: int, outside: Collection[str]
+    ) -> list[tuple[int, int]]:
         row = self._row(job)
         self._catch_up(row)
-        if not row.fitting:
+        lent = list(self._lent(job)) if self._held_at else []
+        if not row.fitting and not lent:
             return []
         scores = row.scores.copy()
+        for place, points in lent:
+            scores[place] = points
         if job.refused_by:
             places = self.columns.place_of
             scores[[places[name] for name in job.refused_by if name in places]] = NONE
+        for pool_id in outside:
+            scores[self.columns.in_pool(pool_id)] = NONE
         return _best_first(scores, bisect_left(self.columns.hashes, hash64(job.job_id)), length)
 
     def kind_of(self, job: SchedulingJob) -> int:
@@ -105,7 +191,7 @@ class Board:
         scores: Scores = np.full(len(columns.runners), NONE, dtype=np.int16)
         scores[places] = self._scores(wanted, places)
         return _Row(
-            kind=len(self._rows),
+            kind=self._kinds.setdefault(kind_of(job), len(self._kinds)),
             requirements=job.requirements,
             wanted=wanted,
             scores=scores,
@@ -141,6 +227,17 @@ class Board:
         weighed[short] = NONE
         scores: Scores = weighed.astype(np.int16)
         return scores
+
+
+def _missing(wanted: Resources, free: Resources) -> int:
+    """Add up what is short in every dimension, in thousandths of what is wanted."""
+    pairs = (
+        (wanted.cpu, free.cpu),
+        (wanted.memory, free.memory),
+        (wanted.disk, free.disk),
+        (wanted.slots, free.slots),
+    )
+    return sum((want - have) * BEST // want for want, have in pairs if want > max(have, 0))
 
 
 def kind_of(job: SchedulingJob) -> tuple[object, ...]:

@@ -63,6 +63,17 @@ class Columns:
         """Find a runner's place by its id."""
         return {runner.runner_id: place for place, runner in enumerate(self.runners)}
 
+    def in_pool(self, pool_id: str) -> Places:
+        """List the places of a pool's runners."""
+        return self._pools.get(pool_id, np.empty(0, dtype=np.intp))
+
+    @cached_property
+    def _pools(self) -> dict[str, Places]:
+        members: dict[str, list[int]] = {}
+        for place, runner in enumerate(self.runners):
+            members.setdefault(runner.pool_id, []).append(place)
+        return {pool_id: np.array(places, dtype=np.intp) for pool_id, places in members.items()}
+
     @cached_property
     def name_rank(self) -> Places:
         """Number the runners by name."""
@@ -85,6 +96,15 @@ class Columns:
     def take(self, place: int, resources: Resources) -> None:
         """Give some of a runner's room away."""
         self.free[:, place] -= self.wanted(resources)
+
+    def give(self, place: int, resources: Resources) -> None:
+        """Give room back to a runner."""
+        self.free[:, place] += self.wanted(resources)
+
+    def left_at(self, place: int) -> Resources:
+        """Tell what one runner has left."""
+        cpu, memory, disk, slots = self.free[:, place].tolist()
+        return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)
 
     def left(self) -> dict[str, Resources]:
         """Tell what every runner has left."""

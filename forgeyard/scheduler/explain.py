@@ -4,13 +4,14 @@ It replays the plan up to the job's turn with the planner's own code, so an expl
 disagrees with what the cycle does (DIA-002, DIA-004).
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Millis, Resources, Rounding
+from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.diagnose import (
     Diagnosis,
@@ -27,7 +28,7 @@ from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.estimate import Estimate, estimate
 from forgeyard.scheduler.gates import Gate
 from forgeyard.scheduler.order import effective_priority
-from forgeyard.scheduler.place import Cycle
+from forgeyard.scheduler.place import Cycle, pool_gate
 from forgeyard.scheduler.score import PlacementScore, score
 from forgeyard.scheduler.snapshot import Parking, SchedulingJob, Snapshot
 from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
@@ -66,6 +67,8 @@ class RunnerVerdict:
     rank: int | None
     score: PlacementScore | None
     rejections: tuple[Reason, ...]
+    pool_gate: str | None
+    """What shuts its pool to the job, if anything does; then it has no rank."""
     free: Resources
     """What jobs placed earlier in the cycle leave."""
     allocatable: Resources
@@ -84,6 +87,9 @@ class Explanation:
     """Set exactly when no runner can take it now."""
     permanent: bool
     priority: PriorityParts
+    queue: tuple[str, ...]
+    """The names of its tenant, organization, project and queue."""
+    scheduling_class: SchedulingClass
     position: int
     """Place in the queue, from 1."""
     waiting: int
@@ -130,12 +136,15 @@ def explain(
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
     ahead = _replay(cycle, job)
-    gate = cycle.gates.against(job)
-    free = cycle.board.free()
+    gate = cycle.gate(job)
+    free = cycle.board.free_for(job)
     pairs = pairings(job, snapshot.runners, free)
-    verdicts = _verdicts(job, pairs, cycle.board, policy)
+    shut = cycle.gates.pools_against(job)
+    verdicts = _verdicts(job, pairs, cycle.board, policy, shut=shut)
     eligible = [verdict for verdict in verdicts if verdict.rank is not None]
     diagnosis = None if eligible else diagnose(job, snapshot.runners, free)
+    if gate is None and not eligible:
+        gate = pool_gate(cycle.board, job, shut)
     if gate is not None:
         diagnosis = gated(job, gate)
     return Explanation(
@@ -146,6 +155,10 @@ def explain(
         code=diagnosis.code if diagnosis else None,
         permanent=diagnosis is not None and diagnosis.permanent,
         priority=_priority(job, policy, snapshot.taken_at),
+        queue=tuple(
+            snapshot.scopes[name].name if name in snapshot.scopes else name for name in job.scopes
+        ),
+        scheduling_class=job.scheduling_class,
         position=ahead + 1,
         waiting=max(snapshot.waiting, len(others) + 1),
         requirements=wanted_texts(job),
@@ -198,13 +211,25 @@ def _sentence(
 
 
 def _verdicts(
-    job: SchedulingJob, pairs: Sequence[Pairing], board: Board, policy: SchedulingPolicy
+    job: SchedulingJob,
+    pairs: Sequence[Pairing],
+    board: Board,
+    policy: SchedulingPolicy,
+    *,
+    shut: Mapping[str, Gate],
 ) -> tuple[RunnerVerdict, ...]:
-    free = board.free()
-    ranking = board.ranking(job, len(pairs))
+    free = board.free_for(job)
+    ranking = board.ranking(job, len(pairs), outside=shut)
     ranks = {runner_id: rank for rank, (runner_id, _) in enumerate(ranking, start=1)}
     verdicts = (
-        _verdict(job, pair, free[name], rank=ranks.get(name), policy=policy)
+        _verdict(
+            job,
+            pair,
+            free[name],
+            rank=ranks.get(name),
+            policy=policy,
+            gate=shut.get(pair.runner.pool_id),
+        )
         for pair in pairs
         for name in (pair.runner.runner_id,)
     )
@@ -220,6 +245,7 @@ def _verdict(
     *,
     rank: int | None,
     policy: SchedulingPolicy,
+    gate: Gate | None,
 ) -> RunnerVerdict:
     runner = pair.runner
     fits = rank is not None
@@ -239,6 +265,7 @@ def _verdict(
             )
             for rejection in pair.rejections
         ),
+        pool_gate=None if gate is None else gate.text,
         free=free,
         allocatable=runner.allocatable,
         free_text=", ".join(

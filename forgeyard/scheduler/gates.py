@@ -4,13 +4,14 @@ Checked before a runner is looked for, and again at commit on rows that are lock
 job nothing but time; nothing is dropped.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from typing import Protocol
 
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.scopes import ROOT, SchedulingScope, Usage
+from forgeyard.scheduler.scopes import POOL, ROOT, SchedulingScope, Usage
 
 
 class GateCode(StrEnum):
@@ -19,6 +20,7 @@ class GateCode(StrEnum):
     QUEUE_PAUSED = "queue_paused"
     KEY_HELD = "key_held"
     QUOTA_BLOCKED = "quota_blocked"
+    BACKPRESSURE = "backpressure"
 
 
 class Claimant(Protocol):
@@ -59,31 +61,41 @@ class Gates:
     """The gates of one cycle; each job that passes is counted."""
 
     def __init__(self, scopes: Mapping[str, SchedulingScope], keys: Mapping[str, str]) -> None:
-        self._scopes = scopes
+        self._limiting = {name: scope for name, scope in scopes.items() if scope.is_limiting}
         self._used = {name: scope.used for name, scope in scopes.items()}
         self._keys = dict(keys)
+        pools = (scope for scope in self._limiting.values() if scope.kind == POOL)
+        self._pools = sorted(pools, key=attrgetter("scope_id"))
 
     def against(self, job: Claimant) -> Gate | None:
         """Find the first gate that is shut to a job, or nothing."""
-        return self._paused(job) or self._held(job) or self._full(job, bursting=0)
+        return self._gate(job, bursting=0)
 
     def against_bursting(self, job: Claimant) -> Gate | None:
         """Find what is shut to a job even if it may use what nobody else wants."""
-        return self._paused(job) or self._held(job) or self._full(job, bursting=1)
+        return self._gate(job, bursting=1)
 
-    def admit(self, job: Claimant) -> None:
-        """Count a job that was placed, and give it its keys."""
-        for scope_id in (ROOT, *job.scopes):
+    def pools_against(self, job: Claimant) -> dict[str, Gate]:
+        """List the runner pools that are shut to a job, each with its gate (QUO-006)."""
+        return self._shut(job, self._pools, bursting=0)
+
+    def pools_against_bursting(self, job: Claimant) -> dict[str, Gate]:
+        """List the pools that are shut even if it may use what nobody else wants."""
+        return self._shut(job, self._pools, bursting=1)
+
+    def admit(self, job: Claimant, pool_id: str = "") -> None:
+        """Count a job that was placed in a pool, and give it its keys."""
+        for scope_id in (ROOT, *job.scopes, pool_id):
             self._used[scope_id] = self._used.get(scope_id, Usage()).plus(job.resources)
         self._keys.update(dict.fromkeys(job.keys, job.name))
 
-    def _paused(self, job: Claimant) -> Gate | None:
-        for scope in self._limiting(job):
-            if scope.paused:
-                note = f": {scope.note}" if scope.note else ""
-                text = f"{scope.kind} {scope.name} is paused{note}"
-                return Gate(code=GateCode.QUEUE_PAUSED, subject=scope.name, text=text)
-        return None
+    def _gate(self, job: Claimant, *, bursting: int) -> Gate | None:
+        """Look for a pause, then for a key, then for a quota."""
+        scopes = [self._limiting[x] for x in (ROOT, *job.scopes) if x in self._limiting]
+        shut = next(iter(self._shut(job, scopes, bursting=bursting).values()), None)
+        if shut is not None and shut.code is GateCode.QUEUE_PAUSED:
+            return shut
+        return self._held(job) or shut
 
     def _held(self, job: Claimant) -> Gate | None:
         for key in job.keys:
@@ -92,14 +104,31 @@ class Gates:
                 return Gate(code=GateCode.KEY_HELD, subject=key, text=text)
         return None
 
-    def _full(self, job: Claimant, *, bursting: int) -> Gate | None:
-        for scope in self._limiting(job):
-            usage = self._used.get(scope.scope_id, Usage()).plus(job.resources)
-            over = scope.quota.excess(usage, burst=bursting * scope.quota.burst_percent)
-            if over is not None:
-                text = f"{scope.kind} {scope.name} has used up its quota of {over}"
-                return Gate(code=GateCode.QUOTA_BLOCKED, subject=scope.name, text=text)
-        return None
+    def _shut(
+        self, job: Claimant, scopes: Iterable[SchedulingScope], *, bursting: int
+    ) -> dict[str, Gate]:
+        """Judge scopes, the paused ones first."""
+        judged = tuple(scopes)
+        paused = {scope.scope_id: _paused(scope) for scope in judged if scope.paused}
+        full = {
+            scope.scope_id: _full(scope, over)
+            for scope in judged
+            if scope.scope_id not in paused
+            and (over := self._over(job, scope, bursting=bursting)) is not None
+        }
+        return paused | full
 
-    def _limiting(self, job: Claimant) -> list[SchedulingScope]:
-        return [self._scopes[name] for name in (ROOT, *job.scopes) if name in self._scopes]
+    def _over(self, job: Claimant, scope: SchedulingScope, *, bursting: int) -> str | None:
+        usage = self._used.get(scope.scope_id, Usage()).plus(job.resources)
+        return scope.quota.excess(usage, burst=bursting * scope.quota.burst_percent)
+
+
+def _paused(scope: SchedulingScope) -> Gate:
+    note = f": {scope.note}" if scope.note else ""
+    text = f"{scope.kind} {scope.name} is paused{note}"
+    return Gate(code=GateCode.QUEUE_PAUSED, subject=scope.name, text=text)
+
+
+def _full(scope: SchedulingScope, over: str) -> Gate:
+    text = f"{scope.kind} {scope.name} has used up its quota of {over}"
+    return Gate(code=GateCode.QUOTA_BLOCKED, subject=scope.name, text=text)

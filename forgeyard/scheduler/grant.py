@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.gates import GateCode, Gates
+from forgeyard.scheduler.holds import Holds
 
 
 class Verdict(StrEnum):
@@ -37,6 +38,8 @@ _BY_GATE = {
     GateCode.QUEUE_PAUSED: Verdict.PAUSED,
     GateCode.QUOTA_BLOCKED: Verdict.QUOTA_BLOCKED,
     GateCode.KEY_HELD: Verdict.KEY_CONTENDED,
+    # Never looked for at commit: by then the batch is as small as it should be.
+    GateCode.BACKPRESSURE: Verdict.PAUSED,
 }
 
 
@@ -54,6 +57,7 @@ class RunnerStanding:
 
     schedulable: bool
     free: Resources
+    pool_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,8 @@ class GrantRequest:
     name: str = ""
     scopes: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
+    lasts: int = 0
+    """How long it may last at most, in milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +90,7 @@ def grant(
     runners: Mapping[str, RunnerStanding],
     *,
     gates: Gates,
+    holds: Holds | None = None,
 ) -> tuple[Granted, ...]:
     """Judge every request in the order asked, never giving away more than is free.
 
@@ -93,13 +100,16 @@ def grant(
     """
     free = {runner_id: runner.free for runner_id, runner in runners.items() if runner.schedulable}
     standing = dict(jobs)
+    holds = Holds() if holds is None else holds
     answers: list[Granted] = []
     for request in requests:
-        answer = _judge(request, standing.get(request.job_id, JobStanding.GONE), free, gates=gates)
+        judged = standing.get(request.job_id, JobStanding.GONE)
+        answer = _judge(request, judged, free, runners=runners, gates=gates, holds=holds)
         if answer.runner_id is not None:
             free[answer.runner_id] = free[answer.runner_id].minus(request.resources)
             standing[request.job_id] = JobStanding.GONE
-            gates.admit(request)
+            gates.admit(request, runners[answer.runner_id].pool_id)
+            holds.dissolve(request.job_id)
         answers.append(answer)
     return tuple(answers)
 
@@ -114,7 +124,9 @@ def _judge(
     standing: JobStanding,
     free: Mapping[str, Resources],
     *,
+    runners: Mapping[str, RunnerStanding],
     gates: Gates,
+    holds: Holds,
 ) -> Granted:
     if standing is JobStanding.CANCELLED:
         return Granted(job_id=request.job_id, verdict=Verdict.CANCELLED)
@@ -123,11 +135,14 @@ def _judge(
     gate = gates.against_bursting(request)
     if gate is not None:
         return Granted(job_id=request.job_id, verdict=_BY_GATE[gate.code])
-    for runner_id, score in request.candidates:
-        if runner_id in free and request.resources.fits_in(free[runner_id]):
-            return Granted(
-                job_id=request.job_id, verdict=Verdict.GRANTED, runner_id=runner_id, score=score
-            )
-    some_work = any(runner_id in free for runner_id, _ in request.candidates)
-    refused = Verdict.NO_CAPACITY if some_work else Verdict.RUNNER_UNAVAILABLE
+    working = [(name, score) for name, score in request.candidates if name in free]
+    pools = gates.pools_against_bursting(request)
+    refused = Verdict.NO_CAPACITY if working else Verdict.RUNNER_UNAVAILABLE
+    for name, score in working:
+        if request.resources.fits_in(free[name].minus(holds.withheld(request, name))):
+            pool = pools.get(runners[name].pool_id)
+            if pool is None:
+                granted = Verdict.GRANTED
+                return Granted(job_id=request.job_id, verdict=granted, runner_id=name, score=score)
+            refused = _BY_GATE[pool.code]
     return Granted(job_id=request.job_id, verdict=refused)

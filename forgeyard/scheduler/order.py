@@ -16,6 +16,7 @@ from types import MappingProxyType
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Millis
+from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.snapshot import SchedulingJob
 
 BASE = MappingProxyType(
@@ -63,7 +64,20 @@ def _adjustment(job: SchedulingJob, policy: SchedulingPolicy) -> int:
     base = BASE[job.priority]
     if base >= policy.aging_limit:
         return 0
-    return max(-base, min(job.adjustment, policy.aging_limit - base))
+    wanted = job.adjustment + class_adjustment(job.scheduling_class, policy)
+    return max(-base, min(wanted, policy.aging_limit - base))
+
+
+def class_adjustment(scheduling_class: SchedulingClass, policy: SchedulingPolicy) -> int:
+    """Tell what the policy adds to the priority of a class."""
+    classes = policy.classes
+    return {
+        SchedulingClass.INTERACTIVE: classes.interactive,
+        SchedulingClass.NORMAL: classes.normal,
+        SchedulingClass.BATCH: classes.batch,
+        SchedulingClass.RELEASE: classes.release,
+        SchedulingClass.EMERGENCY: classes.emergency,
+    }[scheduling_class]
 
 
 def starvation_bound(priority: Priority, policy: SchedulingPolicy) -> Millis:
@@ -83,9 +97,10 @@ def served(
 
     Within a priority nobody who became eligible later is ahead, so only the heads are compared.
     """
-    by_priority: dict[tuple[Priority, int], list[SchedulingJob]] = {}
+    by_priority: dict[tuple[object, ...], list[SchedulingJob]] = {}
     for job in jobs:
-        by_priority.setdefault((job.priority, job.adjustment), []).append(job)
+        alike = (job.priority, job.adjustment, job.wishes.scheduling_class)
+        by_priority.setdefault(alike, []).append(job)
     queues = map(_oldest_first, by_priority.values())
     return heapq.merge(*queues, key=lambda job: sort_key(job, policy, now))
 

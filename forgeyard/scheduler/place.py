@@ -13,8 +13,15 @@ from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
 from forgeyard.scheduler.eligibility import OF_THE_JOB
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
+from forgeyard.scheduler.holds import BackfillWish, HoldKind, Holds
+from forgeyard.scheduler.order import BASE
+from forgeyard.scheduler.preempt import Nomination, may_preempt, nominate
+from forgeyard.scheduler.pressure import Pressure, judge
 from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+
+BACKFILL_CHOICE = 8
+"""How many of the emptiest runners are compared for who will have room first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +44,11 @@ class Plan:
     """Jobs that were waiting."""
     runners: int
     """Runners that were looked at."""
+    backfill: BackfillWish | None = None
+    """The job for which a runner is to be kept from now on, or still."""
+    nominations: tuple[Nomination, ...] = ()
+    """Runners to clear for urgent jobs."""
+    pressure: Pressure = field(default_factory=Pressure)
     capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
     """The capability digest by which each runner was judged; another one voids the judgement."""
     hopeless: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -69,6 +81,9 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
         wake_at=_next_end(cycle.blocked, snapshot.passing),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
+        backfill=_backfill(cycle, snapshot, policy),
+        nominations=_nominations(cycle, snapshot, policy),
+        pressure=cycle.pressure,
         capabilities=dict(
             sorted((runner.runner_id, runner.capability_digest) for runner in snapshot.runners)
         ),
@@ -79,14 +94,15 @@ class Cycle:
     """What one cycle has decided so far, job by job; explanations replay it."""
 
     def __init__(self, snapshot: Snapshot, policy: SchedulingPolicy) -> None:
-        self.board = Board(snapshot.runners, policy)
+        self.board = Board(snapshot.runners, policy, Holds(snapshot.held_room, snapshot.taken_at))
         self.queue = FairQueue(snapshot, policy)
         self.gates = Gates(snapshot.scopes, snapshot.keys)
+        self.pressure = judge(snapshot.readings, policy.pressure)
         self.decisions: list[Decision] = []
         self.placed: list[SchedulingJob] = []
         self.blocked: list[SchedulingJob] = []
         self.held: list[tuple[SchedulingJob, Gate]] = []
-        self._batch = policy.batch
+        self._batch = max(1, policy.batch * self.pressure.batch_percent // 100)
 
     @property
     def is_full(self) -> bool:
@@ -95,11 +111,26 @@ class Cycle:
 
     def consider(self, job: SchedulingJob) -> None:
         """Place a job whose turn it is, or note what keeps it."""
-        gate = self.gates.against(job)
+        gate = self.gate(job)
         if gate is None:
-            self._place(job)
+            self._place(job, self.gates.pools_against(job))
         else:
             self.held.append((job, gate))
+
+    def gate(self, job: SchedulingJob) -> Gate | None:
+        """Find what holds a job back whatever runners there are, or nothing."""
+        return self._pressed(job) or self.gates.against(job)
+
+    def _pressed(self, job: SchedulingJob) -> Gate | None:
+        """Hold back what would make a bad state worse (BKP-006)."""
+        if job.has_inputs and self.pressure.no_inputs:
+            text = f"inputs cannot be fetched now: {self.pressure.no_inputs}"
+        elif BASE[job.priority] < self.pressure.least_priority:
+            causes = " and ".join(signal.replace("_", " ") for signal in self.pressure.signals)
+            text = f"jobs of low priority are held back while there is {causes}"
+        else:
+            return None
+        return Gate(code=GateCode.BACKPRESSURE, subject="pressure", text=text)
 
     def lend(self) -> None:
         """Let jobs beyond their quota have what nobody else could use, as far as they may burst."""
@@ -107,19 +138,86 @@ class Cycle:
         for job, gate in held:
             over = gate.code is GateCode.QUOTA_BLOCKED and not self.is_full
             if over and self.gates.against_bursting(job) is None:
-                self._place(job)
+                self._place(job, self.gates.pools_against_bursting(job))
             else:
                 self.held.append((job, gate))
 
-    def _place(self, job: SchedulingJob) -> None:
-        candidates = self.board.place(job)
-        if not candidates:
+    def _place(self, job: SchedulingJob, shut: Mapping[str, Gate]) -> None:
+        candidates = self.board.place(job, outside=shut)
+        if candidates:
+            self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
+            self.placed.append(job)
+            self.queue.charge(job)
+            self.gates.admit(job, self.board.pool_of(candidates[0][0]))
+        elif (gate := pool_gate(self.board, job, shut)) is not None:
+            self.held.append((job, gate))
+        else:
             self.blocked.append(job)
-            return
-        self.decisions.append(Decision(job_id=job.job_id, candidates=candidates))
-        self.placed.append(job)
-        self.queue.charge(job)
-        self.gates.admit(job)
+
+
+def pool_gate(board: Board, job: SchedulingJob, shut: Mapping[str, Gate]) -> Gate | None:
+    """Find the gate of the pool whose runner a job would get if the pool were not shut to it."""
+    ranking = board.ranking(job, 1) if shut else ()
+    return shut.get(board.pool_of(ranking[0][0])) if ranking else None
+
+
+def _backfill(cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy) -> BackfillWish | None:
+    """Keep the runner of whoever has one, while it serves; else choose the oldest in need.
+
+    A holder that is placed now keeps it too, until its lease is committed.
+
+    Only jobs that wait for nothing but room are asked about: not those at a gate.
+    """
+    kept = {
+        hold.job_id: hold.runner_id
+        for hold in snapshot.held_room
+        if hold.kind is HoldKind.BACKFILL and hold.partition == snapshot.partition
+    }
+    gated_now = {job.job_id for job, _ in cycle.held}
+    for job in snapshot.jobs:
+        if job.job_id in kept and job.job_id not in gated_now:
+            runners = cycle.board.nearest(job, len(snapshot.runners))
+            if kept[job.job_id] in runners:
+                return _wish(job, (kept[job.job_id],))
+    since = snapshot.taken_at - policy.backfill.after
+    oldest_first = sorted(cycle.blocked, key=lambda job: (job.eligible_at, job.job_id))
+    for job in oldest_first:
+        if job.eligible_at > since:
+            break
+        runners = cycle.board.nearest(job, BACKFILL_CHOICE)
+        if runners:
+            return _wish(job, runners)
+    return None
+
+
+def _wish(job: SchedulingJob, runners: tuple[str, ...]) -> BackfillWish:
+    return BackfillWish(job_id=job.job_id, resources=job.resources, runners=runners)
+
+
+def _nominations(
+    cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy
+) -> tuple[Nomination, ...]:
+    """Clear runners for the first urgent jobs that wait for room and have none cleared yet."""
+    rule, made = policy.preemption, list[Nomination]()
+    waiting = {hold.job_id for hold in snapshot.held_room if hold.kind is HoldKind.NOMINATION}
+    gone: set[str] = set()
+    for job in cycle.blocked:
+        if len(made) >= rule.per_cycle:
+            break
+        if not may_preempt(job, rule) or job.job_id in waiting:
+            continue
+        able = set(cycle.board.nearest(job, len(snapshot.runners)))
+        found = nominate(
+            job,
+            free={name: left for name, left in cycle.board.free_for(job).items() if name in able},
+            running=[one for one in snapshot.running if one.lease_id not in gone],
+            policy=rule,
+            now=snapshot.taken_at,
+        )
+        if found is not None:
+            made.append(found)
+            gone.update(found.victims)
+    return tuple(made)
 
 
 def _hopeless(blocked: Iterable[SchedulingJob], diagnoses: Iterable[Diagnosis]) -> dict[str, str]:

@@ -25,10 +25,13 @@ def decide(
 ) -> Retry | GiveUp:
     """Decide on another attempt after `charged` attempts, the one that just ended included.
 
-    The delay doubles with every charged attempt and never exceeds the policy's longest.
+    A job that we stopped ourselves is always tried again. The delay doubles with every charged
+    attempt and never exceeds the policy's longest.
     """
     if cancelled:
         return GiveUp(reason="the job was cancelled")
+    if failure is FailureClass.PREEMPTED:
+        return Retry(delay=Millis(0))
     if failure not in policy.on:
         return GiveUp(reason=f"{failure} is not a reason to try again")
     if charged >= policy.max_attempts:

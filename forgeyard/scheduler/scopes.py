@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 
 ROOT = "scp_root"
+POOL = "pool"
 LEAST_SERVICE = 100
 """What a job counts for that asks for next to nothing: a tenth of a core."""
 PER_MILLI = 4 * 2**20
@@ -74,6 +75,23 @@ class SchedulingScope:
     quota: Quota = field(default_factory=Quota)
     used: Usage = field(default_factory=Usage)
 
+    @property
+    def is_limiting(self) -> bool:
+        """Tell whether it may ever be shut to a job."""
+        quota = self.quota
+        return self.paused or (quota.jobs, quota.cpu, quota.memory) != (None, None, None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Charge:
+    """What one job was charged in one scope, so that it can be taken back exactly."""
+
+    price: int
+    start: int
+    """When its service began, which is where the clock of the scope above then stood."""
+    before: int
+    """Where that clock stood before."""
+
 
 def service(wanted: Resources) -> int:
     """Say what a job counts for: the larger of its shares of CPU and memory, in thousandths."""
@@ -92,16 +110,27 @@ class Tags:
         """Tell when the next job of a scope would start, by its parent's clock."""
         return max(self.finish.get(scope_id, 0), self.clock.get(parent_id, 0))
 
-    def charge(self, path: Sequence[str], amount: int) -> None:
+    def charge(self, path: Sequence[str], amount: int) -> tuple[Charge, ...]:
         """Count service to every scope of a path, outermost first (FAR-019)."""
+        charges: list[Charge] = []
         for parent, scope_id in _steps(path):
+            before = self.clock.get(parent, 0)
             start = self.start(scope_id, parent)
-            self.finish[scope_id] = start + self.price(scope_id, amount)
-            self.clock[parent] = max(self.clock.get(parent, 0), start)
+            price = amount * PRECISION // max(1, self._weight.get(scope_id, 1))
+            self.finish[scope_id] = start + price
+            self.clock[parent] = max(before, start)
+            charges.append(Charge(price=price, start=start, before=before))
+        return tuple(charges)
 
-    def price(self, scope_id: str, amount: int) -> int:
-        """Tell by how much service moves a scope's finish tag."""
-        return amount * PRECISION // max(1, self._weight.get(scope_id, 1))
+    def refund(self, path: Sequence[str], charges: Sequence[Charge]) -> None:
+        """Take back what a path was charged, whatever weights it has got meanwhile.
+
+        A clock goes back only if nobody was served since: others may have started by it.
+        """
+        for (parent, scope_id), charge in zip(_steps(path), charges, strict=True):
+            self.finish[scope_id] = max(0, self.finish.get(scope_id, 0) - charge.price)
+            if self.clock.get(parent, 0) == charge.start:
+                self.clock[parent] = charge.before
 
 
 def _steps(path: Sequence[str]) -> Iterable[tuple[str, str]]:

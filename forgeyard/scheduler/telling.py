@@ -15,6 +15,7 @@ _HELD_BY = {
     GateCode.QUEUE_PAUSED: "the pause of",
     GateCode.QUOTA_BLOCKED: "the quota of",
     GateCode.KEY_HELD: "the key",
+    GateCode.BACKPRESSURE: "pressure:",
 }
 
 
@@ -27,6 +28,7 @@ def text(found: Explanation) -> str:
 
 def _facts(found: Explanation) -> Iterator[str]:
     yield _fact("turn", f"position {found.position} of {found.waiting}; {_priority(found)}")
+    yield _fact("queue", f"{'/'.join(found.queue)}, class {found.scheduling_class}")
     if found.estimate is not None:
         yield _fact("starts", estimate_text(found.estimate))
     if found.gate is not None:
@@ -63,7 +65,7 @@ def estimate_text(found: Estimate) -> str:
 
 def held_by(gate: Gate) -> str:
     """Name what holds a job back."""
-    return f"{_HELD_BY[gate.code]} {gate.subject}"
+    return f"{_HELD_BY.get(gate.code, 'what is said of')} {gate.subject}"
 
 
 def _parked(found: Explanation) -> str:
@@ -103,7 +105,9 @@ def _unable(found: Explanation) -> list[str]:
 
 
 def _turned_down(verdict: RunnerVerdict) -> str:
-    reasons = (f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections)
+    reasons = [f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections]
+    if verdict.pool_gate:
+        reasons.append(verdict.pool_gate)
     return f"  {verdict.name}: {'; '.join(reasons)}"
 
 

@@ -14,13 +14,9 @@ from forgeyard.model.ids import new_id
 from forgeyard.model.job import JobSpec
 from forgeyard.model.run import GitSource, RunSpec
 from forgeyard.model.transitions import JobState, RunState
-from forgeyard.store import changes, codec, jobs, tables
+from forgeyard.store import changes, codec, jobs, scopes, tables
 from forgeyard.store.changes import JOB, RUN, DeadlineKind
 
-TENANT = "tnt_default"
-ORGANIZATION = "org_default"
-PROJECT = "prj_default"
-QUEUE = "que_default"
 HELD_CHECK = 60_000
 """How often a run that waits for another one looks by itself; the other's end calls it at once."""
 
@@ -38,6 +34,8 @@ class Birth:
     git: GitSource | None = None
     rerun_of: str | None = None
     reused: Mapping[str, str] = field(default_factory=dict[str, str])
+    scopes: tuple[str, str, str, str]
+    """The tenant, organization, project and queue that it belongs to."""
     held: bool = False
     """Whether it waits for another run of its concurrency group."""
 
@@ -83,7 +81,7 @@ def _run_row(birth: Birth, rows: list[dict[str, object]], *, now: int) -> dict[s
         "state": RunState.QUEUED.value,
         "version": 1,
         "partition": birth.partition,
-        "tenant_id": TENANT,
+        "tenant_id": birth.scopes[0],
         "document": birth.document,
         "source_digest": birth.source_digest,
         "git": None if birth.git is None else codec.encode(birth.git),
@@ -112,8 +110,7 @@ def _job_row(
         "state": state.value,
         "version": 1,
         "partition": birth.partition,
-        "tenant_id": TENANT,
-        "queue_id": QUEUE,
+        **dict(zip(scopes.PATH, birth.scopes, strict=True)),
         "spec": codec.encode(spec),
         "condition": spec.condition.value,
         "continue_on_error": int(spec.continue_on_error),
@@ -131,9 +128,10 @@ def _job_row(
         "created_at": now,
         "eligible_at": now if state is JobState.ELIGIBLE else None,
         "finished_at": now if state is JobState.SUCCEEDED else None,
-        "organization_id": ORGANIZATION,
-        "project_id": PROJECT,
         "wishes": codec.encode(spec.wishes),
+        "lasts_ms": spec.timeouts.preparation + spec.timeouts.execution + spec.timeouts.upload,
+        "has_inputs": int(birth.source_digest is not None or bool(spec.needs)),
+        "scheduling_class": spec.wishes.scheduling_class,
     }
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+PROBE = b"is anybody there?"
 _CHUNK = 256 * 2**10
 _ABANDONED_S = 24 * 3_600
 
@@ -71,6 +72,10 @@ class BlobStore(Protocol):
         """Remove what crashed uploads left behind; return how many."""
         ...
 
+    def problem(self) -> str | None:
+        """Try to keep a few bytes and read them back; say what went wrong, if anything did."""
+        ...
+
 
 def check_digest(digest: str, field: str = "digest") -> str:
     """Return the digest if it is one: it becomes part of a path.
@@ -107,6 +112,19 @@ class FileBlobStore:
             name.rename(target)
         _sync_directory(target.parent)
         return size
+
+    def problem(self) -> str | None:
+        """Write, read and remove one small file."""
+        try:
+            with self._temporary() as (file, name):
+                file.write(PROBE)
+                file.flush()
+                os.fsync(file.fileno())
+                if name.read_bytes() != PROBE:
+                    return "the blob store does not give back what it was given"
+        except OSError as error:
+            return f"the blob store cannot be written: {error.strerror or error}"
+        return None
 
     def open(self, digest: str) -> BinaryIO:
         """Open a blob; reading past its end, or its last bytes, verifies it."""

@@ -7,13 +7,13 @@ with the grants, so committing again returns them and writes nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
-from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
@@ -27,8 +27,20 @@ from forgeyard.scheduler.grant import (
     grant,
     refuse_all,
 )
-from forgeyard.store import bulk, grants, keys, policies, scopes, tables, wishes
+from forgeyard.scheduler.holds import BackfillWish, Holds
+from forgeyard.store import (
+    bulk,
+    grants,
+    holds,
+    keys,
+    phases,
+    policies,
+    scopes,
+    tables,
+    wishes,
+)
 from forgeyard.store.changes import Row
+from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
 from forgeyard.store.plans import PlanSaved, save_plan
@@ -40,12 +52,28 @@ _jobs, _runners = tables.jobs, tables.runners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A placement that this commit granted, for whoever counts or traces."""
+
+    run_id: str
+    job_id: str
+    attempt_id: str
+    runner_id: str
+    priority: str
+    waited_ms: int
+    score: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOutcome:
     """How many placements became leases, and the verdict on each, in the plan's order."""
 
     granted: int
     refused: int
     verdicts: tuple[tuple[str, Verdict], ...]
+    placed: tuple[Placed, ...] = field(default=(), compare=False)
+    """Only from the commit that granted them; a repeated one tells none."""
+    repeated: bool = field(default=False, compare=False)
 
 
 def commit_cycle(
@@ -61,38 +89,82 @@ def commit_cycle(
     cycle = _lock_cycle(connection, cycle_id)
     planned = _planned(connection, cycle_id)
     if cycle["committed_at"] is not None:
-        return _outcome([(row["job_id"], Verdict(row["verdict"])) for row in planned])
-    scoped = scopes.lock(connection, {row[name] for row in planned for name in scopes.PATH})
+        known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
+        return replace(_outcome(known), repeated=True)
+    pools = _pools(connection, planned)
+    named = {row[name] for row in planned for name in scopes.PATH}
+    scoped = scopes.lock(connection, named | pools)
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
     jobs = _lock_jobs(connection, planned)
     runners = _lock_runners(connection, planned)
     now = database_now(connection)
-    requests = [_request(row, runners) for row in planned]
+    lease = in_force.policy.lease
+    requests = [_request(row, runners, pools=pools, policy=lease) for row in planned]
     if cycle["policy_digest"] == in_force.digest:
         gates = Gates(scoped, keys.load(connection))
-        answers = grant(requests, _job_standings(jobs), _runner_standings(runners), gates=gates)
+        answers = grant(
+            requests,
+            _job_standings(jobs),
+            _runner_standings(runners),
+            gates=gates,
+            holds=Holds(holds.load(connection, now=now), now),
+        )
     else:
         answers = refuse_all(requests, Verdict.POLICY_CHANGED)
-    granted = [
+    granted = _grants(planned, answers, jobs=jobs, runners=runners)
+    served = ((one.scopes, one.resources) for one in granted)
+    charges = scopes.charge(connection, scoped, served)
+    grants.write(connection, granted, charges, cycle=cycle, now=now, policy=lease)
+    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
+    _save_verdicts(connection, planned, answers)
+    closed = {"committed_at": now, "granted": len(granted)}
+    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+    outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
+    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
+
+
+def _grants(
+    planned: Sequence[Row],
+    answers: Sequence[Granted],
+    *,
+    jobs: Mapping[str, Row],
+    runners: Mapping[str, Row],
+) -> list[Grant]:
+    return [
         Grant(
             job=jobs[answer.job_id],
             runner=runners[answer.runner_id],
             attempt_id=row["attempt_id"],
             lease_id=row["lease_id"],
             score=answer.score,
-            scopes=_path(row),
+            scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
     ]
-    grants.write(connection, granted, cycle=cycle, now=now, policy=in_force.policy.lease)
-    scopes.charge(connection, scoped, ((one.scopes, one.resources) for one in granted))
-    _save_verdicts(connection, planned, answers)
-    closed = {"committed_at": now, "granted": len(granted)}
-    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
-    return _outcome([(answer.job_id, answer.verdict) for answer in answers])
+
+
+def _placed(grant: Grant, now: int) -> Placed:
+    waited = max(0, now - grant.job["eligible_at"])
+    return Placed(
+        run_id=grant.job["run_id"],
+        job_id=grant.job["job_id"],
+        attempt_id=grant.attempt_id,
+        runner_id=grant.runner["runner_id"],
+        priority=grant.job["priority"],
+        waited_ms=waited,
+        score=grant.score,
+    )
+
+
+def _hold(connection: sa.Connection, cycle: Row, placed: Collection[str], *, now: int) -> None:
+    """End the holds of whoever has a runner now, and keep room for whom the plan says."""
+    holds.drop(connection, placed)
+    wish = None if cycle["backfill"] is None else decode(BackfillWish, cycle["backfill"])
+    needed = wish if wish is not None and wish.job_id not in placed else None
+    holds.keep(connection, cycle["partition"], needed, now=now)
 
 
 def _save_verdicts(
@@ -126,7 +198,12 @@ def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
 def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     """Read the placements in order, with what never changes about their jobs."""
     amounts = (_jobs.c.cpu_milli, _jobs.c.memory_bytes, _jobs.c.disk_bytes, _jobs.c.slots)
-    whose = (_jobs.c.name, _jobs.c.wishes, *(_jobs.c[name] for name in scopes.PATH))
+    whose = (
+        _jobs.c.name,
+        _jobs.c.wishes,
+        _jobs.c.lasts_ms,
+        *(_jobs.c[name] for name in scopes.PATH),
+    )
     query = (
         sa.select(_placements, *whose, *amounts)
         .join(_jobs, _jobs.c.job_id == _placements.c.job_id)
@@ -140,8 +217,12 @@ def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     ]
 
 
-def _path(row: Row) -> tuple[str, ...]:
-    return tuple(row[name] for name in scopes.PATH)
+def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
+    """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
+    candidates = {runner_id for row in planned for runner_id, *_ in row["candidates"]}
+    among = bulk.among(connection, _runners.c.runner_id, candidates)
+    query = sa.select(_runners.c.pool_id).where(among).distinct()
+    return set(connection.execute(query).scalars())
 
 
 def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
@@ -155,7 +236,10 @@ def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, R
         _jobs.c.epoch,
         _jobs.c.attempts_made,
         _jobs.c.cancel_reason,
+        _jobs.c.priority,
+        _jobs.c.eligible_at,
         _jobs.c.spec,
+        _jobs.c.lasts_ms,
         _jobs.c.cpu_milli,
         _jobs.c.memory_bytes,
         _jobs.c.disk_bytes,
@@ -183,7 +267,9 @@ def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str
     return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
 
 
-def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
+def _request(
+    row: Row, runners: Mapping[str, Row], *, pools: Collection[str], policy: LeasePolicy
+) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
     One that registered with other capabilities or another trust since may break a requirement.
@@ -191,15 +277,18 @@ def _request(row: Row, runners: Mapping[str, Row]) -> GrantRequest:
     candidates = tuple(
         (runner_id, score)
         for runner_id, score, judged in row["candidates"]
-        if runner_id in runners and judged in (None, runners[runner_id]["capability_digest"])
+        if runner_id in runners
+        and judged in (None, runners[runner_id]["capability_digest"])
+        and runners[runner_id]["pool_id"] in pools
     )
     return GrantRequest(
         job_id=row["job_id"],
         name=row["name"],
         resources=_resources(row),
         candidates=candidates,
-        scopes=_path(row),
+        scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
+        lasts=phases.at_most(row, policy),
     )
 
 
@@ -223,6 +312,7 @@ def _runner_standing(row: Row) -> RunnerStanding:
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
         free=allocatable.minus(_resources(row, "reserved_")),
+        pool_id=row["pool_id"],
     )
 
 

@@ -18,7 +18,8 @@ from forgeyard.model.transitions import (
     check,
 )
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import bulk, keys, phases, scopes, tables
+from forgeyard.scheduler.scopes import Charge
+from forgeyard.store import bulk, codec, keys, phases, scopes, tables
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.release import DIMENSIONS
 
@@ -63,20 +64,26 @@ class Grant:
 def write(
     connection: sa.Connection,
     grants: Sequence[Grant],
+    charges: Sequence[tuple[Charge, ...]],
     *,
     cycle: Row,
     now: int,
     policy: LeasePolicy,
 ) -> None:
-    """Write every grant of one cycle."""
+    """Write every grant of one cycle, and with it what its scopes were charged."""
     if not grants:
         return
     names = _run_names(connection, grants)
     _take_jobs(connection, grants, now=now)
     attempts = [_attempt(grant, cycle, now) for grant in grants]
     bulk.insert(connection, tables.attempts, attempts)
-    bulk.insert(connection, tables.leases, [_lease(grant, now, policy) for grant in grants])
-    bulk.insert(connection, tables.reservations, [_reservation(grant) for grant in grants])
+    leases = [
+        {**_lease(grant, now, policy), "charged": codec.encode(charged, tuple[Charge, ...])}
+        for grant, charged in zip(grants, charges, strict=True)
+    ]
+    bulk.insert(connection, tables.leases, leases)
+    reservations = [_reservation(grant, now, policy) for grant in grants]
+    bulk.insert(connection, tables.reservations, reservations)
     _reserve(connection, grants, now)
     taken = [(key, one.lease_id, one.job["job_id"]) for one in grants for key in one.keys]
     keys.take(connection, taken)
@@ -155,13 +162,14 @@ def _lease(grant: Grant, now: int, policy: LeasePolicy) -> Row:
     }
 
 
-def _reservation(grant: Grant) -> Row:
+def _reservation(grant: Grant, now: int, policy: LeasePolicy) -> Row:
     amounts = {name: grant.job[name] for name in DIMENSIONS}
     whose = dict(zip(scopes.PATH, grant.scopes, strict=True))
     return {
         "lease_id": grant.lease_id,
         "runner_id": grant.runner["runner_id"],
         "pool_id": grant.runner["pool_id"],
+        "ends_by": now + phases.at_most(grant.job, policy),
         **whose,
         **amounts,
     }
@@ -206,6 +214,7 @@ def _history(grant: Grant, reason: str, now: int) -> tuple[Row, ...]:
 def _event(grant: Grant, run_name: str, now: int, policy: LeasePolicy) -> Row:
     """Announce an attempt to its workflow; nothing else ever starts one."""
     payload = {
+        "run_id": grant.job["run_id"],
         "job_id": grant.job["job_id"],
         "number": grant.number,
         "attempt_id": grant.attempt_id,

@@ -146,6 +146,17 @@ def reject(
     return Done()
 
 
+def run_of(connection: sa.Connection, lease_id: str) -> str:
+    """Tell to which run a lease belongs; nothing if there is none."""
+    table, jobs = tables.leases, tables.jobs
+    query = (
+        sa.select(jobs.c.run_id)
+        .join(table, table.c.job_id == jobs.c.job_id)
+        .where(table.c.lease_id == lease_id)
+    )
+    return str(connection.execute(query).scalar_one_or_none() or "")
+
+
 def renew(connection: sa.Connection, message: Renew, *, policy: LeasePolicy) -> RenewAnswer:
     """Extend a session's active leases in one statement; each gets its own verdict.
 

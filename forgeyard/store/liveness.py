@@ -38,10 +38,16 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
 
 def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
     """Tell whether the renewal service is silent; one that never spoke cannot have failed."""
+    age = beat_age_ms(connection, now=now)
+    return age is not None and age > policy.sweep.renewal_gap
+
+
+def beat_age_ms(connection: sa.Connection, *, now: int) -> int | None:
+    """Tell how long ago renewals were served; None if they never were."""
     liveness = tables.liveness
     query = sa.select(liveness.c.beat_at).where(liveness.c.service == RENEWAL)
     beat_at = connection.execute(query).scalar_one_or_none()
-    return beat_at is not None and now - beat_at > policy.sweep.renewal_gap
+    return None if beat_at is None else max(0, now - beat_at)
 
 
 def _bridge(connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy) -> None:

@@ -135,6 +135,13 @@ def lag_ms(connection: sa.Connection) -> int:
     return 0 if created_at is None else max(0, database_now(connection) - created_at)
 
 
+def undelivered(connection: sa.Connection) -> int:
+    """Count the events that have not arrived."""
+    outbox = tables.outbox
+    query = sa.select(sa.func.count()).where(outbox.c.delivered_at.is_(None))
+    return int(connection.execute(query).scalar_one())
+
+
 def _lock_heads(connection: sa.Connection, limit: int, older_than_ms: int) -> Sequence[str]:
     """Lock the first undelivered event of each free stream: whoever has it has the stream."""
     outbox, earlier = tables.outbox, tables.outbox.alias("earlier")

@@ -16,7 +16,7 @@ from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.store import codec, outbox, tables
+from forgeyard.store import codec, holds, outbox, shares, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
@@ -39,6 +39,20 @@ class CycleView:
     granted: int | None
     created_at: int
     committed_at: int | None
+    pressure: str
+    """The signals of pressure that were up, comma-separated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldView:
+    """Room on a runner that is kept for one job, and until when."""
+
+    job_id: str
+    job: str
+    runner: str
+    kind: str
+    due_ms: int
+    """In how long it is due, or lapses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +71,8 @@ class SchedulerStatus:
     """How long ago the renewal service last gave a sign of life."""
     renewal_gaps: int
     last_cycle: CycleView | None
+    held: tuple[HeldView, ...]
+    """Room that is kept for single jobs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +81,10 @@ class QueueView:
 
     queue_id: str
     name: str
+    path: str
+    paused: bool
+    """Whether the queue or a scope around it is paused."""
+    note: str
     pending: int
     eligible: Mapping[str, int]
     running: int
@@ -163,6 +183,7 @@ def scheduler_status(connection: sa.Connection, partition: str) -> SchedulerStat
         renewal_beat_ms=max(0, now - beat["beat_at"]) if beat else None,
         renewal_gaps=beat["gaps"] if beat else 0,
         last_cycle=_last_cycle(connection, partition),
+        held=_held(connection, now),
     )
 
 
@@ -197,10 +218,33 @@ def _last_cycle(connection: sa.Connection, partition: str) -> CycleView | None:
     return None if row is None else CycleView(**{n: row[n] for n in CycleView.__slots__})
 
 
+def _held(connection: sa.Connection, now: int) -> tuple[HeldView, ...]:
+    jobs, runners = tables.jobs, tables.runners
+    rooms = holds.load(connection, now=now)
+    named = sa.select(jobs.c.job_id, jobs.c.name).where(
+        jobs.c.job_id.in_([room.job_id for room in rooms])
+    )
+    names = {job_id: name for job_id, name in connection.execute(named)}
+    hosts = sa.select(runners.c.runner_id, runners.c.name).where(
+        runners.c.runner_id.in_([room.runner_id for room in rooms])
+    )
+    hosted = {runner_id: name for runner_id, name in connection.execute(hosts)}
+    return tuple(
+        HeldView(
+            job_id=room.job_id,
+            job=names[room.job_id],
+            runner=hosted.get(room.runner_id, room.runner_id),
+            kind=room.kind,
+            due_ms=max(0, room.deadline - now),
+        )
+        for room in rooms
+    )
+
+
 def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
     """Show every queue with what waits in it and what runs."""
     now = database_now(connection)
-    jobs, scopes = tables.jobs, tables.scopes
+    jobs = tables.jobs
     query = (
         sa.select(
             jobs.c.queue_id,
@@ -215,18 +259,30 @@ def queues(connection: sa.Connection) -> tuple[QueueView, ...]:
     groups: dict[str, list[Row]] = {}
     for row in connection.execute(query).mappings():
         groups.setdefault(row["queue_id"], []).append(dict(row))
-    named = sa.select(scopes.c.scope_id, scopes.c.name).where(scopes.c.kind == _LEVEL_OF_QUEUES)
+    known = shares.by_path(connection)
+    by_id = {row["scope_id"]: row for row in known.values()}
     return tuple(
-        _queue_view(queue_id, name, groups.get(queue_id, []), now=now)
-        for queue_id, name in connection.execute(named.order_by(scopes.c.name))
+        _queue_view(path, _around(row, by_id), groups.get(row["scope_id"], []), now=now)
+        for path, row in sorted(known.items())
+        if row["kind"] == _LEVEL_OF_QUEUES
     )
 
 
-def _queue_view(queue_id: str, name: str, groups: Sequence[Row], *, now: int) -> QueueView:
+def _around(scope: Row, by_id: Mapping[str, Row]) -> list[Row]:
+    """List a scope and those that it lies in, outermost first."""
+    outer = by_id.get(scope["parent_id"] or "")
+    return [*(_around(outer, by_id) if outer else ()), scope]
+
+
+def _queue_view(path: str, around: Sequence[Row], groups: Sequence[Row], *, now: int) -> QueueView:
     eligible = [group for group in groups if group["state"] == JobState.ELIGIBLE]
+    paused = [scope for scope in around if scope["paused"]]
     return QueueView(
-        queue_id=queue_id,
-        name=name,
+        queue_id=around[-1]["scope_id"],
+        name=around[-1]["name"],
+        path=path,
+        paused=bool(paused),
+        note=paused[0]["note"] or "" if paused else "",
         pending=sum(g["total"] for g in groups if g["state"] == JobState.PENDING),
         eligible={group["priority"]: group["total"] for group in eligible},
         running=sum(g["total"] for g in groups if JobState(g["state"]) in RUNNING),

@@ -72,6 +72,11 @@ def longest(job: Row, policy: LeasePolicy) -> int:
     return policy.offer_ttl + phases + policy.settle_within
 
 
+def at_most(job: Row, policy: LeasePolicy) -> int:
+    """Say `longest` of a job whose specification nobody wants to read, less the settling."""
+    return int(policy.offer_ttl + job["lasts_ms"] + len(_BEGUN) * policy.deadline_slack)
+
+
 def time_left(connection: sa.Connection, held: Held, *, now: int, policy: SchedulingPolicy) -> int:
     """Count the current deadline, all that may follow it, and two sweeps to enforce them."""
     if held.attempt["settled_at"] is not None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.ids import new_id
 from forgeyard.scheduler.place import Decision, Plan
-from forgeyard.store import bulk, diagnoses, tables
+from forgeyard.store import bulk, codec, diagnoses, holds, tables
 from forgeyard.store.engine import database_now
 
 
@@ -47,6 +47,8 @@ def save_plan(
         "runners": plan.runners,
         "planned": len(plan.decisions),
         "created_at": now,
+        "pressure": ",".join(plan.pressure.signals),
+        "backfill": None if plan.backfill is None else codec.encode(plan.backfill),
     }
     cycles = tables.cycles
     cycle_id: int = connection.execute(
@@ -65,6 +67,9 @@ def save_plan(
         for position, decision in enumerate(plan.decisions)
     ]
     bulk.insert(connection, tables.placements, placements)
+    if not placements:
+        # Else the commit does it, after the leases: whoever is placed now was before it in turn.
+        holds.keep(connection, partition, plan.backfill, now=now)
     return PlanSaved(
         cycle_id=cycle_id,
         eligible=plan.eligible,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
+from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, LeaseState
 from forgeyard.store import changes, keys, scopes, tables
@@ -119,7 +120,7 @@ def end_offer(
 
     What its scopes were charged is theirs again.
     """
-    scopes.refund(connection, held.job)
+    scopes.refund(connection, held.job, held.lease)
     return _end(
         connection, held, state, lease=lease, reason=reason, now=now, settled_at=now, **values
     )
@@ -136,6 +137,9 @@ def _end(
     **values: object,
 ) -> Held:
     freed = release(connection, held.lease, to=lease, reason=reason, now=now)
+    if held.lease["preempted_for"] is not None and state is not AttemptState.SUCCEEDED:
+        # Whatever the agent calls it: it ended because we asked.
+        values["failure_class"] = FailureClass.PREEMPTED.value
     attempt = changes.move(
         connection,
         ATTEMPT,
@@ -157,6 +161,7 @@ def _announce(connection: sa.Connection, held: Held, *, now: int) -> None:
     name = sa.select(runners.c.name).where(runners.c.runner_id == held.lease["runner_id"])
     attempt = held.attempt
     payload = {
+        "run_id": held.run["run_id"],
         "job_id": attempt["job_id"],
         "number": attempt["number"],
         "attempt_id": attempt["attempt_id"],

@@ -4,10 +4,13 @@ Every transition keeps them equal in its own transaction, so this finds somethin
 or a hand in the database. It looks without locks and judges again under the runner's.
 """
 
+from dataclasses import dataclass
+
 import sqlalchemy as sa
 
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import changes, tables
+from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now, now_ms, read, write
 from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.sessions import lock_runner
@@ -21,15 +24,30 @@ _REPAIRS_PER_CALL = 20
 def repair(engine: sa.Engine) -> int:
     """Repair the runners whose reservations are wrong, each in its own transaction; count them."""
     with read(engine) as connection:
-        suspicious = _suspicious(connection)
+        wrong = discrepancies(connection)
     repaired = 0
-    for runner_id in suspicious[:_REPAIRS_PER_CALL]:
+    for found in wrong[:_REPAIRS_PER_CALL]:
         with write(engine) as connection:
-            repaired += _repair_runner(connection, runner_id)
+            repaired += _repair_runner(connection, found.runner_id)
     return repaired
 
 
-def _suspicious(connection: sa.Connection) -> list[str]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discrepancy:
+    """A runner whose books do not balance, and the first amount in which they do not."""
+
+    runner_id: str
+    name: str
+    dimension: str
+    reserved: int
+    """What the runner's row says."""
+    booked: int
+    """What its reservations add up to."""
+    held: int
+    """What the jobs of its live leases need."""
+
+
+def discrepancies(connection: sa.Connection) -> list[Discrepancy]:
     """List the runners whose reserved amounts are not what the jobs of their live leases need."""
     live = (
         sa.select(_leases.c.runner_id, *(_jobs.c[name] for name in DIMENSIONS))
@@ -38,22 +56,31 @@ def _suspicious(connection: sa.Connection) -> list[str]:
         .subquery()
     )
     wanted, counted = _sums(live), _sums(_reservations)
+    sums = [
+        (
+            _runners.c[f"reserved_{name}"].label(f"reserved_{name}"),
+            sa.func.coalesce(counted.c[name], 0).label(f"booked_{name}"),
+            sa.func.coalesce(wanted.c[name], 0).label(f"held_{name}"),
+        )
+        for name in DIMENSIONS
+    ]
     query = (
-        sa.select(_runners.c.runner_id)
+        sa.select(
+            _runners.c.runner_id, _runners.c.name, *(part for three in sums for part in three)
+        )
         .outerjoin(wanted, wanted.c.runner_id == _runners.c.runner_id)
         .outerjoin(counted, counted.c.runner_id == _runners.c.runner_id)
-        .where(
-            sa.or_(
-                *(
-                    sa.func.coalesce(side.c[name], 0) != _runners.c[f"reserved_{name}"]
-                    for side in (wanted, counted)
-                    for name in DIMENSIONS
-                )
-            )
-        )
+        .where(sa.or_(*(side != reserved for reserved, *sides in sums for side in sides)))
         .order_by(_runners.c.runner_id)
     )
-    return list(connection.execute(query).scalars())
+    return [_discrepancy(dict(row)) for row in connection.execute(query).mappings()]
+
+
+def _discrepancy(row: Row) -> Discrepancy:
+    parts = ("reserved", "booked", "held")
+    wrong = next(name for name in DIMENSIONS if len({row[f"{one}_{name}"] for one in parts}) > 1)
+    amounts = {one: int(row[f"{one}_{wrong}"]) for one in parts}
+    return Discrepancy(runner_id=row["runner_id"], name=row["name"], dimension=wrong, **amounts)
 
 
 def _sums(rows: sa.FromClause) -> sa.Subquery:

@@ -110,6 +110,8 @@ cycles = sa.Table(
     number("granted", nullable=True),
     number("created_at"),
     number("committed_at", nullable=True),
+    text("pressure", default=""),  # the signals that were up, comma-separated
+    text("backfill", nullable=True),  # BackfillWish, JSON: granted after the leases
     sa.Index("ix_cycles_partition_created_at", "partition", "created_at"),
 )
 
@@ -158,4 +160,12 @@ parked_classes = sa.Table(
     text("diagnosis"),
     number("since_at"),
     number("until_at", nullable=True),  # when a plan found it to be possible after all
+)
+
+service_health = sa.Table(
+    "service_health",
+    metadata,
+    sa.Column("service", sa.Text, primary_key=True),  # `blobs`: a row while something is wrong
+    text("problem"),
+    number("since_at"),
 )

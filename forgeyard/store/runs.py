@@ -4,13 +4,14 @@ How a run is written and how it is stopped is told in `births` and `stopping`.
 """
 
 import random
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, IdempotencyMismatch, InvalidRequirements, NotFound
 from forgeyard.model.job import JobSpec
-from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.policy import LeasePolicy, PriorityPolicy
 from forgeyard.model.run import Concurrency, GitSource, RunSpec, check_graph
 from forgeyard.model.transitions import (
     FINAL_JOB_STATES,
@@ -18,11 +19,16 @@ from forgeyard.model.transitions import (
     JobState,
     RunState,
 )
-from forgeyard.store import changes, codec, groups, jobs, specs, tables
+from forgeyard.scheduler.elevation import check_elevation, is_elevated
+from forgeyard.store import changes, codec, groups, jobs, scopes, shares, specs, tables
 from forgeyard.store.births import Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.stopping import lock_jobs, stop_job, stop_run
+
+BUILT_IN = PriorityPolicy()
+NAMED = 20
+"""How many elevated jobs of a run the audit trail names; it counts all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +45,10 @@ class Submission:
     body_digest: str
     git: GitSource | None = None
     """The commit that the source's files are, as the submitter says."""
+    queue: str | None = None
+    """The path of a queue; else the run file's, else the default one."""
+    elevation: str | None = None
+    """Why it may have a priority that not everybody may ask for; audited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +60,12 @@ class Submitted:
 
 
 def submit(
-    connection: sa.Connection, submission: Submission, *, policy: LeasePolicy, rng: random.Random
+    connection: sa.Connection,
+    submission: Submission,
+    *,
+    policy: LeasePolicy,
+    priorities: PriorityPolicy = BUILT_IN,
+    rng: random.Random,
 ) -> Submitted:
     """Store a run and let its first jobs wait for runners; the same key gives the same run.
 
@@ -58,10 +73,12 @@ def submit(
 
     Raises:
         IdempotencyMismatch: the key came before with another body.
-        NotFound: the source was not uploaded.
+        NotFound: the source was not uploaded, or there is no such queue.
         InvalidRequirements: the jobs do not form a graph.
+        Forbidden: a priority may not be asked for, or not without a reason.
     """
     _check(submission.spec)
+    elevated = _elevated(submission.spec.jobs, priorities, reason=submission.elevation)
     now = database_now(connection)
     run_id = draw_id("run", now=now, rng=rng)
     if submission.idempotency_key is not None:
@@ -77,9 +94,47 @@ def submit(
         git=submission.git,
         submitted_by=submission.submitted_by,
         partition=submission.partition,
+        scopes=shares.queue_of(connection, submission.queue or submission.spec.queue),
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
+    _audit_elevation(connection, birth, elevated, reason=submission.elevation, now=now)
     return Submitted(run_id=run_id, created=True)
+
+
+def _elevated(
+    wanted: Iterable[JobSpec], policy: PriorityPolicy, *, reason: str | None
+) -> list[JobSpec]:
+    """Check every job's priority; list those that not everybody may ask for."""
+    elevated: list[JobSpec] = []
+    for job in wanted:
+        asked = (job.priority, job.wishes.scheduling_class)
+        field = f"jobs.{job.matrix.of if job.matrix else job.name}.priority"
+        check_elevation(*asked, policy, reason=reason, field=field)
+        if is_elevated(*asked, policy):
+            elevated.append(job)
+    return elevated
+
+
+def _audit_elevation(
+    connection: sa.Connection,
+    birth: Birth,
+    elevated: Sequence[JobSpec],
+    *,
+    reason: str | None,
+    now: int,
+) -> None:
+    """Write down who asked for more than everybody may, for which jobs, and why (FAR-021)."""
+    if elevated:
+        named = ", ".join(f"{job.name} {job.priority}" for job in elevated[:NAMED])
+        _audit(
+            connection,
+            "run.elevate",
+            birth.run_id,
+            reason=f"{len(elevated)} jobs ({named}): {reason}",
+            actor=birth.submitted_by,
+            channel="api",
+            now=now,
+        )
 
 
 def _begin(
@@ -104,6 +159,8 @@ def rerun_failed(
     *,
     actor: str,
     policy: LeasePolicy,
+    priorities: PriorityPolicy = BUILT_IN,
+    elevation: str | None = None,
     rng: random.Random,
 ) -> Submitted:
     """Start a new run of the same document, which takes over the successes of the first.
@@ -111,6 +168,7 @@ def rerun_failed(
     Raises:
         NotFound: there is no such run, or its source is gone.
         Conflict: it has not ended, or nothing in it failed.
+        Forbidden: a priority may not be asked for, or not without a reason.
     """
     run = changes.find(connection, RUN, run_id)
     if RunState(run["state"]) not in FINAL_RUN_STATES:
@@ -121,6 +179,7 @@ def rerun_failed(
     now = database_now(connection)
     _use_source(connection, run["source_digest"], now=now)
     wanted = tuple(codec.decode(JobSpec, row["spec"]) for row in rows)
+    elevated = _elevated(wanted, priorities, reason=elevation)
     birth = Birth(
         run_id=draw_id("run", now=now, rng=rng),
         spec=RunSpec(
@@ -136,8 +195,10 @@ def rerun_failed(
         partition=run["partition"],
         rerun_of=run_id,
         reused=_reusable(connection, rows),
+        scopes=scopes.path_of(rows[0]),
     )
     _begin(connection, birth, now=now, policy=policy, rng=rng)
+    _audit_elevation(connection, birth, elevated, reason=elevation, now=now)
     return Submitted(run_id=birth.run_id, created=True)
 
 

@@ -8,14 +8,28 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import sqlalchemy as sa
 
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.scopes import ROOT, Quota, SchedulingScope, Tags, Usage, service
-from forgeyard.store import bulk, tables
+from forgeyard.scheduler.scopes import (
+    ROOT,
+    Charge,
+    Quota,
+    SchedulingScope,
+    Tags,
+    Usage,
+    service,
+)
+from forgeyard.store import bulk, codec, tables
 from forgeyard.store.changes import Row
 
 PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
 """The columns that name a job's scopes, outermost first."""
 _scopes, _reservations = tables.scopes, tables.reservations
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
+
+
+def path_of(row: Row) -> tuple[str, str, str, str]:
+    """Read the scopes of a job, outermost first."""
+    tenant, organization, project, queue = (str(row[name]) for name in PATH)
+    return (tenant, organization, project, queue)
 
 
 def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
@@ -37,7 +51,7 @@ def lock(connection: sa.Connection, named: Collection[str]) -> dict[str, Schedul
 
 def _seen(connection: sa.Connection, rows: Sequence[Row]) -> dict[str, SchedulingScope]:
     limited = any(row[name] is not None for row in rows for name in _LIMITS)
-    used = _usage(connection) if limited else {}
+    used = usage(connection) if limited else {}
     return {row["scope_id"]: _scope(row, used) for row in rows}
 
 
@@ -63,9 +77,10 @@ def _scope(row: Row, used: Mapping[str, Usage]) -> SchedulingScope:
     )
 
 
-def _usage(connection: sa.Connection) -> dict[str, Usage]:
+def usage(connection: sa.Connection) -> dict[str, Usage]:
     """Add up the reservations of every scope."""
-    columns = [_reservations.c[name] for name in PATH]
+    names = (*PATH, "pool_id")
+    columns = [_reservations.c[name] for name in names]
     query = sa.select(
         *columns,
         sa.func.count().label("jobs"),
@@ -74,7 +89,7 @@ def _usage(connection: sa.Connection) -> dict[str, Usage]:
     ).group_by(*columns)
     sums: dict[str, list[int]] = {}
     for row in connection.execute(query).mappings():
-        for scope_id in (ROOT, *(row[name] for name in PATH)):
+        for scope_id in (ROOT, *(row[name] for name in names)):
             total = sums.setdefault(scope_id, [0, 0, 0])
             for place, name in enumerate(("jobs", "cpu", "memory")):
                 total[place] += int(row[name])
@@ -88,33 +103,32 @@ def charge(
     connection: sa.Connection,
     scopes: Mapping[str, SchedulingScope],
     served: Iterable[tuple[Sequence[str], Resources]],
-) -> None:
-    """Count service to locked scopes, in the order in which it was given."""
+) -> list[tuple[Charge, ...]]:
+    """Count service to locked scopes, in the order in which it was given; tell each one's price."""
     tags = Tags(scopes)
-    for path, wanted in served:
-        tags.charge(path, service(wanted))
-    rows = [
-        {"scope_id": name, "finish_tag": tags.finish[name], "clock": tags.clock[name]}
-        for name, scope in scopes.items()
-        if (tags.finish[name], tags.clock[name]) != (scope.finish_tag, scope.clock)
-    ]
-    bulk.update(connection, _scopes, rows, keys=("scope_id",))
+    charges = [tags.charge(path, service(wanted)) for path, wanted in served]
+    _save(connection, scopes, tags)
+    return charges
 
 
-def refund(connection: sa.Connection, job: Row) -> None:
+def refund(connection: sa.Connection, job: Row, lease: Row) -> None:
     """Take back what a job was charged whose offer came to nothing; nobody served it.
 
     Called before the runner is locked: whoever grants locks scopes first.
     """
-    scopes = lock(connection, [job[name] for name in PATH])
+    if lease["charged"] is None:
+        return  # granted by a release that charged nothing
+    path = [job[name] for name in PATH]
+    scopes = lock(connection, path)
     tags = Tags(scopes)
-    amount = service(Resources(cpu=MilliCpu(job["cpu_milli"]), memory=Bytes(job["memory_bytes"])))
+    tags.refund(path, codec.decode(tuple[Charge, ...], lease["charged"]))
+    _save(connection, scopes, tags)
+
+
+def _save(connection: sa.Connection, scopes: Mapping[str, SchedulingScope], tags: Tags) -> None:
     rows = [
-        {
-            "scope_id": scope_id,
-            "finish_tag": max(0, tags.finish[scope_id] - tags.price(scope_id, amount)),
-        }
-        for scope_id in (job[name] for name in PATH)
-        if scope_id in scopes
+        {"scope_id": name, "finish_tag": tags.finish[name], "clock": tags.clock[name]}
+        for name, scope in scopes.items()
+        if (tags.finish[name], tags.clock[name]) != (scope.finish_tag, scope.clock)
     ]
     bulk.update(connection, _scopes, rows, keys=("scope_id",))

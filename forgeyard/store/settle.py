@@ -96,9 +96,10 @@ def _decide(
 ) -> tuple[Row, str]:
     """Move the job to where the retry policy wants it; return it and why."""
     attempt, run = held.attempt, held.run
-    job = _charge(connection, held.job) if state in CHARGED else held.job
-    stopped = job["cancel_reason"] is not None or run["state"] == RunState.CANCELLING
     blame = FailureClass(attempt["failure_class"] or _BLAME[state])
+    charged = state in CHARGED and blame is not FailureClass.PREEMPTED
+    job = _charge(connection, held.job) if charged else held.job
+    stopped = job["cancel_reason"] is not None or run["state"] == RunState.CANCELLING
     verdict = decide(specs.retry(job), blame, job["attempts_charged"], cancelled=stopped)
     if isinstance(verdict, Retry):
         return _try_again(connection, run, job, verdict, blame=blame, now=now)

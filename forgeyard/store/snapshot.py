@@ -16,13 +16,26 @@ from forgeyard.model.capability import Capabilities, Requirements, TrustClass
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.job import JobSpec, Priority
 from forgeyard.model.location import Location
-from forgeyard.model.policy import SchedulingPolicy, digest_of
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.order import BASE
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
-from forgeyard.store import generations, keys, parked_classes, scopes, tables, wishes
+from forgeyard.model.wishes import SchedulingClass
+from forgeyard.scheduler.order import BASE, class_adjustment
+from forgeyard.scheduler.preempt import URGENT
+from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
+from forgeyard.store import (
+    generations,
+    holds,
+    keys,
+    parked_classes,
+    phases,
+    preemption,
+    readings,
+    scopes,
+    tables,
+    wishes,
+)
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -57,19 +70,25 @@ def load(
     among = standing.among(connection)
     rows = _eligible(connection, partition, policy, among=among, now=now, limit=limit)
     refusals, passing = _refusals(connection, now=now)
-    jobs, damaged = _jobs(rows, refusals, now=now)
+    jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
+    runners = (read_runners or _runners)(connection)
+    waiting = standing.parked + (int(rows[0]["waiting"]) if rows else 0)
+    preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
         taken_at=now,
         jobs=jobs,
         damaged=damaged,
-        runners=(read_runners or _runners)(connection),
-        waiting=standing.parked + (int(rows[0]["waiting"]) if rows else 0),
+        runners=runners,
+        waiting=waiting,
         generation=generation,
         parked=standing.parked,
         passing=passing,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
+        held_room=holds.load(connection, now=now),
+        running=preemption.running(connection) if preempts else (),
+        readings=readings.read(connection, runners, waiting=waiting, began=now),
     )
 
 
@@ -92,7 +111,8 @@ def load_with(
         since = row["eligible_at"] if row["state"] == JobState.ELIGIBLE.value else now
         refusals = _refusals_of(connection, job_id, now=now)
         wanted = decode(JobSpec, row["spec"]).requires
-        found = _job({**row, "eligible_at": since}, wanted, refusals, now=now)
+        since_then = {**row, "eligible_at": since}
+        found = _job(since_then, wanted, refusals, policy.lease, now=now)
     return found, snapshot
 
 
@@ -145,7 +165,7 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         {priority.value: points for priority, points in BASE.items()}, value=jobs.c.priority
     )
     waited = sa.case((jobs.c.eligible_at > now, 0), else_=now - jobs.c.eligible_at)
-    adjusted = base + jobs.c.adjustment
+    adjusted = base + jobs.c.adjustment + _class_adjustment(policy)
     adjusted = sa.case((adjusted < 0, 0), else_=adjusted)
     aged = adjusted + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
     return sa.case(
@@ -153,6 +173,14 @@ def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
         (aged > policy.aging_limit, policy.aging_limit),
         else_=aged,
     )
+
+
+def _class_adjustment(policy: SchedulingPolicy) -> sa.ColumnElement[int]:
+    jobs = tables.jobs
+    implied = sa.case({p.value: c.value for p, c in CLASS_OF.items()}, value=jobs.c.priority)
+    named = sa.func.coalesce(jobs.c.scheduling_class, implied)
+    points = {one.value: class_adjustment(one, policy) for one in SchedulingClass}
+    return sa.case(points, value=named)
 
 
 def _refusals(
@@ -176,7 +204,11 @@ def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[st
 
 
 def _jobs(
-    rows: Sequence[Row], refusals: Mapping[str, Mapping[str, str]], *, now: int
+    rows: Sequence[Row],
+    refusals: Mapping[str, Mapping[str, str]],
+    policy: LeasePolicy,
+    *,
+    now: int,
 ) -> tuple[tuple[SchedulingJob, ...], dict[str, str]]:
     """Decode rows; jobs of one requirement class share what is decoded once.
 
@@ -190,14 +222,20 @@ def _jobs(
         try:
             if kind not in known:
                 known[kind] = decode(JobSpec, row["spec"]).requires
-            jobs.append(_job(row, known[kind], refusals.get(job_id, {}), now=now))
+            refused_by = refusals.get(job_id, {})
+            jobs.append(_job(row, known[kind], refused_by, policy, now=now))
         except (Corrupt, ValueError) as error:
             damaged[job_id] = str(error)
     return tuple(jobs), damaged
 
 
 def _job(
-    row: Row, requirements: Requirements, refused_by: Mapping[str, str], *, now: int
+    row: Row,
+    requirements: Requirements,
+    refused_by: Mapping[str, str],
+    policy: LeasePolicy,
+    *,
+    now: int,
 ) -> SchedulingJob:
     return SchedulingJob(
         job_id=row["job_id"],
@@ -216,6 +254,8 @@ def _job(
         refused_by=refused_by,
         attempts_made=row["attempts_made"],
         adjustment=row["adjustment"],
+        lasts=phases.at_most(row, policy),
+        has_inputs=bool(row["has_inputs"]),
         wishes=wishes.read(row["wishes"]),
     )
 

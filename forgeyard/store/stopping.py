@@ -131,13 +131,19 @@ def _ask_agent(
     connection: sa.Connection, job: Row, *, reason: str, now: int, policy: LeasePolicy
 ) -> None:
     """Flag the job, and its lease if that still lives, and give the agent a bounded time."""
-    table, leases, deadlines = tables.jobs, tables.leases, tables.deadlines
+    table = tables.jobs
     connection.execute(
         sa.update(table).where(table.c.job_id == job["job_id"]).values(cancel_reason=reason)
     )
     lease = _current_lease(connection, job)
     if lease is None or lease["state"] != LeaseState.ACTIVE:
         return  # the attempt has ended, and `settle` will see the reason
+    ask_lease(connection, lease, now=now, policy=policy)
+
+
+def ask_lease(connection: sa.Connection, lease: Row, *, now: int, policy: LeasePolicy) -> None:
+    """Ask the agent that holds an active lease to stop, and give it a bounded time."""
+    leases, deadlines = tables.leases, tables.deadlines
     connection.execute(
         sa.update(leases).where(leases.c.lease_id == lease["lease_id"]).values(cancel_requested=1)
     )

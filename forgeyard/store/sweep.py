@@ -46,6 +46,8 @@ class SweepResult:
     due: int
     settled: int
     repaired: int
+    offers: int = 0
+    """How many of the expired were offers that nobody had accepted."""
     alert: str = ""
 
 
@@ -63,8 +65,8 @@ def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepR
     with read(engine) as connection:
         lapsed = _lapsed(connection, partition, policy, tally)
         due = _due(connection, partition)
-    for lease_id in lapsed:
-        _apply(engine, "expired", lease_id, _expire, policy, tally)
+    for lease_id, state in lapsed:
+        _apply(engine, state, lease_id, _expire, policy, tally)
     for kind, entity_id in due:
         _apply(engine, kind, entity_id, _ENFORCE[kind], policy, tally)
     _apply(engine, "sessions", partition, _lose_sessions, policy, tally)
@@ -74,7 +76,8 @@ def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepR
         tally.alerts.append(f"the reservations of {repaired} runners were wrong and are repaired")
     done = tally.done
     return SweepResult(
-        expired=done.get("expired", 0),
+        expired=done.get(LeaseState.OFFERED, 0) + done.get(LeaseState.ACTIVE, 0),
+        offers=done.get(LeaseState.OFFERED, 0),
         due=sum(done.get(kind, 0) for kind in DeadlineKind if kind is not DeadlineKind.SETTLE),
         settled=done.get(DeadlineKind.SETTLE, 0),
         repaired=repaired,
@@ -124,7 +127,7 @@ def _postpone(engine: sa.Engine, what: DeadlineKind | str, entity_id: str) -> No
 
 def _lapsed(
     connection: sa.Connection, partition: str, policy: SchedulingPolicy, tally: _Tally
-) -> list[str]:
+) -> list[tuple[str, LeaseState]]:
     """List leases whose time has passed, oldest first, unless nobody could renew them."""
     now = database_now(connection)
     leases, attempts = tables.leases, tables.attempts
@@ -136,14 +139,14 @@ def _lapsed(
     )
     limit = policy.sweep.expiries_per_sweep
     query = (
-        sa.select(leases.c.lease_id)
+        sa.select(leases.c.lease_id, leases.c.state)
         .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
         # The bare bound lets the index serve; a grace only makes a lease live longer.
         .where(lapsed, leases.c.expires_at < now, attempts.c.partition == partition)
         .order_by(leases.c.expires_at, leases.c.lease_id)
         .limit(limit + 1)
     )
-    found = list(connection.execute(query).scalars())
+    found = [(lease_id, LeaseState(state)) for lease_id, state in connection.execute(query)]
     if found and liveness.renewals_are_out(connection, now=now, policy=policy):
         tally.alerts.append("renewals are not being served; no lease is expired meanwhile")
         return []

@@ -14,6 +14,7 @@ from forgeyard.store.rule_tables import (
     policies,
     pools,
     scopes,
+    service_health,
     wakes,
 )
 from forgeyard.store.table_parts import SERIAL, metadata, number, text
@@ -50,6 +51,7 @@ __all__ = [
     "runners",
     "runs",
     "scopes",
+    "service_health",
     "sessions",
     "wakes",
 ]
@@ -125,7 +127,11 @@ jobs = sa.Table(
     text("organization_id", default="org_default"),
     text("project_id", default="prj_default"),
     text("wishes", default="{}"),  # Wishes, JSON: what is its own and decides about its place
+    text("scheduling_class", nullable=True),  # as wished; NULL: the one its priority implies
     number("adjustment", default=0),  # of its priority, by policy or an operator
+    number("lasts_ms", default=4_800_000),  # its timeouts on a runner, added up
+    number("has_inputs", default=1),  # its runner must fetch something first
+    number("preempted_at", nullable=True),  # when it was last stopped for another job
     sa.UniqueConstraint("run_id", "name"),
     sa.Index("ix_jobs_state_partition_class", "state", "partition", "requirement_class"),
     sa.Index("ix_jobs_class_queue_leased_at", "requirement_class", "queue_id", "leased_at"),
@@ -203,6 +209,8 @@ leases = sa.Table(
     number("accepted_at", nullable=True),
     number("expires_at"),  # of the offer, then of the execution; this is its deadline row
     number("ended_at", nullable=True),
+    text("preempted_for", nullable=True),  # the job for which its runner is being cleared
+    text("charged", nullable=True),  # [Charge], JSON: what its scopes give back if it is refused
     sa.UniqueConstraint("attempt_id"),
     sa.UniqueConstraint("job_id", "epoch"),
     sa.Index("ix_leases_state_expires_at", "state", "expires_at"),
@@ -226,6 +234,7 @@ reservations = sa.Table(
     text("project_id", default="prj_default"),
     text("queue_id", default="que_default"),
     text("pool_id", default="pol_default"),
+    number("ends_by", default=0),  # when it is given back at the latest
     sa.Index("ix_reservations_runner_id", "runner_id"),
 )
 

@@ -12,11 +12,24 @@ from functools import reduce
 import sqlalchemy as sa
 
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
+from forgeyard.model.job import Priority
 from forgeyard.model.protocol import StepResult, TestCounts
 from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.store import artifacts, codec, estimates, parked_classes, specs, tables, waiting
+from forgeyard.scheduler.snapshot import CLASS_OF
+from forgeyard.store import (
+    artifacts,
+    codec,
+    estimates,
+    parked_classes,
+    scopes,
+    shares,
+    specs,
+    tables,
+    waiting,
+    wishes,
+)
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -86,6 +99,11 @@ class JobView:
     condition: str
     continue_on_error: bool
     priority: str
+    adjustment: int
+    """What an operator adds to its priority."""
+    scheduling_class: str
+    exclusive: tuple[str, ...]
+    """Its exclusivity keys."""
     waiting: str | None
     starts: str | None
     """When it may start, with the word *estimate* in it."""
@@ -122,6 +140,8 @@ class RunView:
     rerun_of: str | None
     concurrency_group: str | None
     waits_for: str | None
+    queue: str
+    """The path of the queue that its jobs wait in."""
     timeout_ms: int
     created_at: int
     ready_at: int | None
@@ -239,6 +259,7 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
     )
     return RunView(
         run_id=run_id,
+        queue=shares.path_of(connection, scopes.path_of(jobs[0])) if jobs else "",
         git=specs.git(row),
         **{
             name: row[name]
@@ -355,7 +376,10 @@ def _job_view(
     job_id = job["job_id"]
     spec = specs.find(job) if job["matrix"] else None
     cell = spec.matrix if spec else None
+    wished = wishes.find(job["wishes"])
     return JobView(
+        scheduling_class=wished.scheduling_class or CLASS_OF[Priority(job["priority"])],
+        exclusive=wished.keys,
         matrix_values=cell.values if cell else None,
         needs=tuple(around.jobs[need]["name"] for need in around.needs.get(job_id, ())),
         continue_on_error=bool(job["continue_on_error"]),
@@ -366,8 +390,16 @@ def _job_view(
         **{
             name: job[name]
             for name in (
-                *("job_id", "name", "state", "condition", "priority", "failure_class", "message"),
-                *("cancel_reason", "reused_from", "matrix", "created_at", "eligible_at"),
+                *("job_id", "name", "state", "condition", "priority", "adjustment"),
+                *(
+                    "failure_class",
+                    "message",
+                    "cancel_reason",
+                    "reused_from",
+                    "matrix",
+                    "created_at",
+                    "eligible_at",
+                ),
                 *("leased_at", "finished_at"),
             )
         },

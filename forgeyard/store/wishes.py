@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 
+from forgeyard.errors import Corrupt
 from forgeyard.model.wishes import Wishes
 from forgeyard.store.codec import decode
 
@@ -14,3 +15,11 @@ def read(text: str) -> Wishes:
         Corrupt: the stored text does not have that shape.
     """
     return decode(Wishes, text)
+
+
+def find(text: str) -> Wishes:
+    """Read wishes, or none where they cannot be read, for those who only show them."""
+    try:
+        return read(text)
+    except Corrupt:
+        return Wishes()

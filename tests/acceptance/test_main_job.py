@@ -90,7 +90,7 @@ def test_the_scheduler_explains_itself(system: Forgeyard, run: dict[str, str]) -
     assert "default" in system.type("scheduler", "queues").ok().out
 
 
-@pytest.mark.requirement("RCN-009")
+@pytest.mark.requirement("RCN-009", "ACC-022", "INV-012", "INV-013")
 def test_an_impossible_job_says_why_it_waits_and_can_be_cancelled(system: Forgeyard) -> None:
     project = system.project(
         "impossible",

@@ -32,6 +32,7 @@ def test_a_taken_port_is_named_with_the_setting_that_moves_it(fresh: Forgeyard) 
     assert not (fresh.home / "data" / "processes.json").exists()
 
 
+@pytest.mark.requirement("INV-016", "PRI-024")
 def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
     gate = fresh.home / "gate"
     project = fresh.project("unfinished", TWO_JOBS.replace("GATE", str(gate)))

@@ -214,6 +214,7 @@ async def _until_states(yard: Forgeyard, wanted: dict[str, str]) -> None:
         states = {runner["name"]: runner["state"] for runner in listed}
 
 
+@pytest.mark.requirement("PRI-025")
 @pytest.mark.parametrize("leaves", ["crashed", "drained"])
 async def test_a_run_outlives_a_runner_that_leaves(
     leaves: str,

@@ -33,7 +33,7 @@ SHORT = SchedulingPolicy(
 )
 
 
-@pytest.mark.requirement("RCN-023")
+@pytest.mark.requirement("RCN-023", "INV-018", "PRI-029")
 def test_a_killed_agents_job_is_lost_and_tried_elsewhere_and_its_processes_end(
     plant: Plant, rounds: Rounds
 ) -> None:

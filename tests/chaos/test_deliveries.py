@@ -15,7 +15,7 @@ from tests.chaos.standin import SHUFFLED
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.requirement("DSP-002", "DSP-005")
+@pytest.mark.requirement("DSP-002", "DSP-005", "ACC-028", "INV-017", "INV-042")
 def test_an_offer_that_arrives_two_to_five_times_starts_one_process(
     plant: Plant, rounds: Rounds
 ) -> None:

@@ -62,7 +62,7 @@ def granting_cycles(plant: Plant, run_id: str) -> list[dict[str, Any]]:
     return plant.rows(sa.select(cycles).where(cycles.c.cycle_id.in_(ids)))
 
 
-@pytest.mark.requirement("RCN-004", "RCN-018", "RCN-019", "ACC-026", "ACC-032")
+@pytest.mark.requirement("RCN-004", "RCN-018", "RCN-019", "ACC-026", "ACC-032", "INV-016")
 @pytest.mark.case("SP-069")
 def test_a_worker_killed_between_commit_and_its_answer_grants_nothing_twice(
     plant: Plant, rounds: Rounds

@@ -61,7 +61,7 @@ def test_the_fast_path_agrees_with_the_full_list_of_rejections() -> None:
     demand_hits(hits, "eligible", "rejected", "rejected for now only")
 
 
-@pytest.mark.requirement("ELG-001", "ELG-017")
+@pytest.mark.requirement("ELG-001", "ELG-017", "PHA-002", "GAT-001")
 def test_a_pairing_is_eligible_exactly_when_the_naive_matcher_says_so() -> None:
     hits: Counter[str] = Counter()
 

@@ -1,6 +1,7 @@
 """The planner that reckons in columns decides, and explains itself, exactly as the naive one."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
@@ -13,11 +14,12 @@ from forgeyard.model.wishes import Wishes
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
+from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.scheduling import NOW
-from tests.tree import Path, some_tree
+from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
 WORLDS = 420
@@ -30,7 +32,12 @@ def a_crowd(seed: int) -> Snapshot:
     rng = Random(seed)
     models = [_odd(rng, some_runner(rng, place)) for place in range(rng.randint(1, 6))]
     runners = tuple(
-        replace(rng.choice(models), runner_id=f"rnr_{place}", name=f"runner-{place // 2}")
+        replace(
+            rng.choice(models),
+            runner_id=f"rnr_{place}",
+            name=f"runner-{place // 2}",
+            pool_id=rng.choice(POOLS),
+        )
         for place in range(rng.randint(0, 24))
     )
     kinds = [some_job(rng, place) for place in range(6)]
@@ -47,7 +54,26 @@ def a_crowd(seed: int) -> Snapshot:
         waiting=len(jobs),
         scopes=scopes,
         keys={"taken": "somebody"},
+        held_room=tuple(_some_holds(rng, jobs, runners)),
     )
+
+
+def _some_holds(
+    rng: Random, jobs: tuple[SchedulingJob, ...], runners: tuple[SchedulingRunner, ...]
+) -> Iterator[HeldRoom]:
+    """Hold room for a job now and then, waiting or elsewhere."""
+    for _ in range(rng.choice((0, 2, 4, 6))):
+        job = rng.choice(jobs)
+        if runners:
+            yield HeldRoom(
+                job_id=rng.choice((job.job_id, job.job_id, "job_elsewhere")),
+                kind=rng.choice((HoldKind.BACKFILL, HoldKind.BACKFILL, HoldKind.NOMINATION)),
+                partition="default",
+                runner_id=rng.choice(runners).runner_id,
+                room=job.resources,
+                since=NOW - 60_000,
+                deadline=NOW + rng.choice((-1, 60_000, 600_000)),
+            )
 
 
 def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
@@ -62,6 +88,7 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
         wishes=Wishes(keys=keys),
+        lasts=rng.choice((30_000, 300_000, 3_000_000)),
     )
 
 
@@ -124,7 +151,9 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         assert made.diagnoses == naive.diagnoses(), f"seed {seed}"
         hits["decisions"] += len(made.decisions)
         hits["held at a gate"] += len(naive.held)
+        hits["kept out of a pool"] += naive.pooled
         hits["lent beyond a quota"] += naive.lent
+        hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale

@@ -70,7 +70,7 @@ def a_question(seed: int) -> Question:
 questions = st.builds(a_question, seeds)
 
 
-@pytest.mark.requirement("RES-001", "RES-014")
+@pytest.mark.requirement("RES-001", "RES-014", "INV-003")
 def test_grants_never_exceed_what_is_free_and_leave_nothing_that_would_fit() -> None:
     hits: Counter[str] = Counter()
 

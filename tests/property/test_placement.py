@@ -68,7 +68,7 @@ def left_over(world: Snapshot, made: Plan) -> dict[str, Resources]:
     return free
 
 
-@pytest.mark.requirement("RES-001", "FAR-014")
+@pytest.mark.requirement("RES-001", "FAR-014", "INV-003", "PRI-010", "TST-003")
 def test_no_plan_gives_a_runner_more_than_it_has() -> None:
     hits: Counter[str] = Counter()
 
@@ -87,7 +87,17 @@ def test_no_plan_gives_a_runner_more_than_it_has() -> None:
     demand_hits(hits, "placed", "runner was given several jobs")
 
 
-@pytest.mark.requirement("ELG-001", "SCO-004")
+@pytest.mark.requirement(
+    "ELG-001",
+    "SCO-004",
+    "ACC-001",
+    "INV-002",
+    "INV-024",
+    "PRI-006",
+    "PRI-007",
+    "ELG-031",
+    "TST-003",
+)
 def test_every_candidate_satisfies_an_independent_matcher() -> None:
     hits: Counter[str] = Counter()
 
@@ -106,7 +116,7 @@ def test_every_candidate_satisfies_an_independent_matcher() -> None:
     demand_hits(hits, "candidate")
 
 
-@pytest.mark.requirement("FAR-018", "SCO-001")
+@pytest.mark.requirement("FAR-018", "SCO-001", "ACC-007", "INV-023", "PHA-001")
 def test_a_plan_equals_the_naive_one() -> None:
     hits: Counter[str] = Counter()
 

@@ -21,6 +21,7 @@ from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import AgentConfig, ApiConfig, Config, LimitsConfig
@@ -314,6 +315,7 @@ async def a_control(
         kick=lambda: None,
         temporal_answers=_no,
         assignments=reader,
+        figures=StoreFigures(engine, "default"),
     )
     stop = asyncio.Event()
     reading = asyncio.create_task(reader.run(stop))

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import ApiConfig, Config, LimitsConfig
@@ -195,6 +196,7 @@ async def open_house(
         kick=lambda: kicks.append(None),
         temporal_answers=_no,
         assignments=reader,
+        figures=StoreFigures(engine, "default", fresh_s=0),
     )
     public, agent = create_app(deps), create_agent_app(deps)
     stop = asyncio.Event()

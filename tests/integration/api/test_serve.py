@@ -15,13 +15,21 @@ import sqlalchemy as sa
 
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.serve import Listening, serve
-from forgeyard.config import ApiConfig, Config, LimitsConfig, StoreConfig, TemporalConfig
+from forgeyard.config import (
+    ApiConfig,
+    Config,
+    LimitsConfig,
+    MetricsConfig,
+    StoreConfig,
+    TemporalConfig,
+)
 from forgeyard.errors import PortTaken
 from forgeyard.store import codec, tables
 from forgeyard.store.engine import read, write
 from tests.builders import a_registration
 from tests.integration.api.house import a_document, digest_of
 from tests.integration.temporal.server import Server
+from tests.scraping import a_free_port, scrape, scraped
 from worker.wiring import connect, register_search_attributes
 
 pytestmark = pytest.mark.integration
@@ -71,6 +79,23 @@ async def _register(agents: httpx.AsyncClient) -> str:
     )
     assert answer.status_code == 201, answer.text
     return answer.json()["session_id"]
+
+
+async def test_a_port_of_its_own_publishes_metrics_to_anybody_and_nothing_else(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    port = a_free_port()
+    config = _config(sqlite_url, tmp_path).model_copy(
+        update={"metrics": MetricsConfig(api_port=port)}
+    )
+    async with _served(config) as (people, _agents):
+        found = await asyncio.to_thread(scrape, port)
+        gated = scraped((await people.get("/metrics")).text)
+    assert found.value("forgeyard_store_up") == gated.value("forgeyard_store_up") == 1
+    assert found.families.keys() == gated.families.keys()
+    assert "forgeyard_renewal_beat_age_seconds" in found.families
+    with pytest.raises(httpx.ConnectError):
+        await asyncio.to_thread(scrape, port)
 
 
 async def test_everything_but_scheduling_works_while_temporal_is_down(

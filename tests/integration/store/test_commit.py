@@ -57,7 +57,9 @@ def numbered(count: int) -> list[str]:
     return [f"job-{number}" for number in range(count)]
 
 
-@pytest.mark.requirement("LSE-008", "RCN-019")
+@pytest.mark.requirement(
+    "LSE-008", "RCN-019", "INV-005", "INV-021", "INV-027", "PRI-005", "PRI-037"
+)
 def test_a_plan_is_stored_and_grants_nothing(desk: Desk) -> None:
     desk.register()
     run_id = desk.submit()
@@ -73,7 +75,19 @@ def test_a_plan_is_stored_and_grants_nothing(desk: Desk) -> None:
         assert job_states(connection, run_id) == {"build": "eligible"}
 
 
-@pytest.mark.requirement("LSE-004", "LSE-008", "DSP-004", "PHA-004", "RES-009", "LSE-013")
+@pytest.mark.requirement(
+    "LSE-004",
+    "LSE-008",
+    "DSP-004",
+    "PHA-004",
+    "RES-009",
+    "LSE-013",
+    "ACC-009",
+    "INV-022",
+    "INV-026",
+    "RES-010",
+    "POL-008",
+)
 def test_a_grant_writes_everything_at_once(desk: Desk) -> None:
     registered = desk.register()
     run_id = desk.submit(a_job_spec(resources=some_resources(cpu=1_500)), name="nightly")
@@ -168,7 +182,7 @@ def test_a_job_that_another_scheduler_leased_first_is_passed_over(desk: Desk) ->
     assert len(desk.leases()) == 2
 
 
-@pytest.mark.requirement("LSE-004")
+@pytest.mark.requirement("LSE-004", "INV-001")
 def test_a_cancelled_job_is_not_leased(desk: Desk) -> None:
     desk.register()
     run_id = desk.submit(*(a_job_spec(name) for name in numbered(2)))
@@ -207,7 +221,7 @@ def test_a_runner_gone_since_the_plan_is_replaced_by_the_next_candidate(desk: De
     assert desk.rows(tables.placements)[0]["runner_id"] == next_best
 
 
-@pytest.mark.requirement("LSE-004", "RCN-028")
+@pytest.mark.requirement("LSE-004", "RCN-028", "ACC-012", "ACC-013", "INV-032")
 @pytest.mark.parametrize(
     "changed",
     [
@@ -344,6 +358,7 @@ def test_bulk_writes_keep_nulls_and_touch_no_other_row(desk: Desk) -> None:
     assert {row["signalled"] for row in desk.rows(tables.wakes)} == {0}
 
 
+@pytest.mark.requirement("PRI-030", "ELG-028")
 def test_a_runner_that_registered_with_other_capabilities_since_the_plan_gets_nothing(
     desk: Desk,
 ) -> None:

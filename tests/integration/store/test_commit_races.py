@@ -52,7 +52,21 @@ def numbered(prefix: str, count: int) -> list[object]:
     return [a_job_spec(f"{prefix}-{number}") for number in range(count)]
 
 
-@pytest.mark.requirement("LSE-005", "LSE-006", "RCN-005", "RCN-006")
+@pytest.mark.requirement(
+    "LSE-005",
+    "LSE-006",
+    "RCN-005",
+    "RCN-006",
+    "ACC-011",
+    "INV-004",
+    "INV-010",
+    "INV-038",
+    "PRI-026",
+    "PHA-010",
+    "GAT-003",
+    "TST-004",
+    "EOS-055",
+)
 def test_four_schedulers_with_one_backlog_grant_exactly_the_capacity(desk: Desk) -> None:
     runner_ids = [desk.register(f"runner-{n}", **small_runner()).runner_id for n in range(5)]
     desk.submit(*numbered("job", 40))
@@ -64,7 +78,18 @@ def test_four_schedulers_with_one_backlog_grant_exactly_the_capacity(desk: Desk)
     assert [desk.reserved(runner_id)["slots"] for runner_id in runner_ids] == [3] * 5
 
 
-@pytest.mark.requirement("LSE-006", "RCN-006")
+@pytest.mark.case("SP-002")
+@pytest.mark.requirement(
+    "LSE-006",
+    "RCN-006",
+    "ACC-010",
+    "INV-019",
+    "INV-038",
+    "INV-039",
+    "TST-004",
+    "GAT-003",
+    "EOP-001",
+)
 def test_four_schedulers_with_a_backlog_each_fill_the_same_runners(desk: Desk) -> None:
     runner_ids = [desk.register(f"runner-{n}", **small_runner()).runner_id for n in range(4)]
     cycles = []

@@ -118,7 +118,7 @@ def test_an_unknown_lease_is_not_found(desk: Desk) -> None:
 # Rejecting
 
 
-@pytest.mark.requirement("LSE-012", "DSP-006")
+@pytest.mark.requirement("LSE-012", "DSP-006", "PRI-038")
 def test_rejecting_gives_everything_back_without_charge(desk: Desk) -> None:
     lease = desk.offered()
     assert desk.reserved(lease.runner_id)["slots"] == 1
@@ -188,7 +188,7 @@ def test_a_stale_epoch_may_not_reject(desk: Desk) -> None:
 # Renewing
 
 
-@pytest.mark.requirement("LSE-016", "LSE-017")
+@pytest.mark.requirement("LSE-016", "LSE-017", "EOS-053")
 def test_renewing_moves_the_expiry_and_writes_no_version(desk: Desk) -> None:
     lease = desk.active()
     desk.later(30_000)

@@ -115,6 +115,7 @@ def test_of_many_who_set_a_policy_at_once_one_succeeds(desk: Desk) -> None:
     assert [one.version for one in history(desk)] == [1]
 
 
+@pytest.mark.requirement("ELG-040")
 def test_a_plan_made_under_the_policy_before_grants_nothing_and_the_next_one_does(
     desk: Desk,
 ) -> None:

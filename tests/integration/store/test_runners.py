@@ -241,7 +241,7 @@ def test_an_unknown_session_must_register(desk: Desk) -> None:
 # Draining
 
 
-@pytest.mark.requirement("RUN-002")
+@pytest.mark.requirement("RUN-002", "ACC-012", "INV-032", "PRI-021", "GAT-004")
 def test_a_drained_runner_keeps_its_work_and_gets_none(desk: Desk) -> None:
     lease = desk.active()
     drain(desk)

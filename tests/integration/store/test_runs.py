@@ -177,6 +177,7 @@ def test_the_same_key_with_another_body_is_refused_and_stores_nothing(engine: sa
         assert count(connection, tables.runs) == 1
 
 
+@pytest.mark.case("SP-074")
 def test_one_key_used_by_many_at_once_makes_one_run(engine: sa.Engine) -> None:
     submission = a_submission(idempotency_key="k", body_digest="sha256:1")
     made: list[runs.Submitted] = []

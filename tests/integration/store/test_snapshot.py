@@ -48,7 +48,7 @@ def test_an_empty_store_gives_an_empty_snapshot(engine: sa.Engine) -> None:
     assert seen.taken_at > 1_700_000_000_000
 
 
-@pytest.mark.requirement("RCN-002")
+@pytest.mark.requirement("RCN-002", "INV-001", "INV-020", "PRI-004")
 def test_only_eligible_jobs_of_the_partition_are_loaded(engine: sa.Engine) -> None:
     with write(engine) as connection:
         submit_run(
@@ -65,6 +65,7 @@ def test_only_eligible_jobs_of_the_partition_are_loaded(engine: sa.Engine) -> No
     assert seen.waiting == 1
 
 
+@pytest.mark.requirement("MOD-001")
 def test_a_job_comes_with_everything_the_rules_ask_for(engine: sa.Engine) -> None:
     wanted = Requirements(
         platform=Platform.LINUX, labels={"zone": "a"}, trust=TrustClass.TRUSTED_INTERNAL
@@ -90,10 +91,12 @@ def test_a_job_comes_with_everything_the_rules_ask_for(engine: sa.Engine) -> Non
         eligible_at=row["eligible_at"],
         created_at=row["created_at"],
         attempts_made=0,
+        lasts=4_875_000,
+        has_inputs=False,
     )
 
 
-@pytest.mark.requirement("RES-002")
+@pytest.mark.requirement("RES-002", "MOD-002")
 def test_a_runner_comes_with_its_room_and_its_registered_trust(engine: sa.Engine) -> None:
     offered = some_capabilities(labels={"zone": "b"})
     with write(engine) as connection:
@@ -203,6 +206,7 @@ def test_a_snapshot_takes_eight_queries_whatever_its_size(engine: sa.Engine) -> 
     assert len(asked) == 8
 
 
+@pytest.mark.requirement("INV-011", "INV-037")
 def test_a_stored_snapshot_plans_and_explains(engine: sa.Engine) -> None:
     with write(engine) as connection:
         register_runner(connection, "linux-1")

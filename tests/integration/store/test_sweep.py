@@ -28,6 +28,7 @@ def beat(desk: Desk) -> int:
 # Leases
 
 
+@pytest.mark.case("SP-062")
 @pytest.mark.requirement("LSE-010", "LSE-015", "DSP-001", "DSP-007")
 def test_an_offer_nobody_answers_returns_the_job_without_charge(desk: Desk) -> None:
     lease = desk.offered()
@@ -57,7 +58,7 @@ def test_a_refused_runner_is_asked_again_once_the_memory_fades(desk: Desk) -> No
     assert desk.cycle().granted == 1
 
 
-@pytest.mark.requirement("RES-013", "LSE-016")
+@pytest.mark.requirement("RES-013", "LSE-016", "INV-018", "EOS-049", "EOS-054")
 def test_a_lease_that_is_not_renewed_is_lost_after_its_grace(desk: Desk) -> None:
     lease = desk.active()
     policy = desk.policy.lease
@@ -214,6 +215,7 @@ def test_a_phase_that_takes_too_long_ends_the_attempt(
     assert desk.sweep().due == 0
 
 
+@pytest.mark.requirement("FAR-016")
 def test_a_job_that_waits_too_long_for_a_runner_times_out(desk: Desk) -> None:
     run_id = desk.submit(
         a_job_spec("slow", timeouts=Timeouts(queue=Millis(60_000))),
@@ -301,6 +303,7 @@ def test_another_partition_is_left_alone(desk: Desk) -> None:
 # Sessions, reservations, wakes
 
 
+@pytest.mark.requirement("EOS-050")
 def test_a_silent_runner_goes_offline(desk: Desk) -> None:
     registered = desk.register()
     desk.later(desk.policy.lease.session_silence + 1)
@@ -308,7 +311,7 @@ def test_a_silent_runner_goes_offline(desk: Desk) -> None:
     assert desk.row(tables.runners, registered.runner_id)["state"] == "offline"
 
 
-@pytest.mark.requirement("RCN-013", "RCN-017")
+@pytest.mark.requirement("RCN-013", "RCN-017", "INV-041", "GAT-008")
 def test_a_reservation_that_disappeared_is_made_again(desk: Desk) -> None:
     lease = desk.active(a_job_spec(resources=some_resources(cpu=750)))
     desk.change(lambda connection: connection.execute(sa.delete(tables.reservations)))
@@ -320,7 +323,7 @@ def test_a_reservation_that_disappeared_is_made_again(desk: Desk) -> None:
     assert desk.sweep().repaired == 0
 
 
-@pytest.mark.requirement("RCN-012", "RCN-017")
+@pytest.mark.requirement("RCN-012", "RCN-017", "ACC-030", "INV-041", "GAT-008")
 def test_a_reservation_without_a_live_lease_is_removed(desk: Desk) -> None:
     lease = desk.active()
     desk.complete(lease)

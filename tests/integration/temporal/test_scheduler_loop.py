@@ -68,7 +68,7 @@ async def test_a_loop_with_nothing_to_place_starts_no_cycle_and_rests_a_minute(
     assert timers_of(history) == [60.0]
 
 
-@pytest.mark.requirement("FAR-035", "FAR-037", "RCN-018")
+@pytest.mark.requirement("FAR-035", "FAR-037", "RCN-018", "INV-009", "INV-028", "RCN-003")
 async def test_a_fresh_loop_finds_a_job_whose_wake_was_lost(house: House) -> None:
     run_id = house.submit_silently()
     async with house.bare_worker(), Driver(house=house).running():

@@ -63,7 +63,7 @@ def test_every_command_explains_itself_with_an_example(
 def test_all_commands_of_the_issue_are_there() -> None:
     have = {" ".join(command) for command in commands()}
     run = "submit check list show logs watch cancel rerun artifacts download"
-    scheduler = "status queues runners capacity explain-job"
+    scheduler = "status queues runners capacity explain-job doctor rebalance"
     wanted = {
         *("up", "down", "status", "demo", "init", "worker", "api", "agent"),
         *(f"run {name}" for name in run.split()),

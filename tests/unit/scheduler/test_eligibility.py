@@ -43,7 +43,7 @@ def test_a_runner_that_has_everything_is_eligible() -> None:
     assert is_eligible(job, a_runner())
 
 
-@pytest.mark.requirement("MOD-003")
+@pytest.mark.requirement("MOD-003", "ACC-013")
 @pytest.mark.parametrize(
     ("state", "code"),
     [
@@ -74,7 +74,7 @@ def test_a_runner_that_just_lost_or_refused_the_job_is_not_asked() -> None:
     assert rejections(job, a_runner("linux-2")) == ()
 
 
-@pytest.mark.requirement("ELG-002", "ELG-003", "ELG-020", "ELG-021")
+@pytest.mark.requirement("ELG-002", "ELG-003", "ELG-020", "ELG-021", "ACC-003", "PRI-008")
 def test_platform_architecture_and_os_version_must_match() -> None:
     job = a_job_that_requires(
         platform=Platform.MACOS, architecture=Architecture.AARCH64, os_version=">=13"
@@ -107,7 +107,7 @@ def test_what_a_runner_could_not_tell_never_satisfies() -> None:
     ]
 
 
-@pytest.mark.requirement("ELG-008", "ELG-019")
+@pytest.mark.requirement("ELG-008", "ELG-019", "PRI-009")
 @pytest.mark.parametrize(
     ("version", "wanted", "fits"),
     [
@@ -145,7 +145,7 @@ def test_one_tool_must_meet_version_and_digest_together() -> None:
     assert is_eligible(job, a_runner(capabilities=Capabilities(toolchains=(*split, whole))))
 
 
-@pytest.mark.requirement("DIA-003")
+@pytest.mark.requirement("DIA-003", "ACC-002", "PRI-009", "ELG-009")
 def test_a_missing_tool_is_named_with_what_is_there_instead() -> None:
     newer = a_job_that_requires(toolchains=(ToolchainRequirement(name="python", version=">=3.12"),))
     assert only_text(newer, a_runner()) == "needs python >=3.12, has python 3.11.2"
@@ -157,7 +157,7 @@ def test_a_missing_tool_is_named_with_what_is_there_instead() -> None:
     assert codes(exact, a_runner()) == [RejectionCode.TOOLCHAIN_DIGEST_UNKNOWN]
 
 
-@pytest.mark.requirement("ELG-032")
+@pytest.mark.requirement("ELG-032", "ELG-034")
 def test_every_label_must_have_its_value() -> None:
     job = a_job_that_requires(labels={"zone": "b", "disk": "nvme"})
     assert [rejection.text for rejection in rejections(job, a_runner())] == [
@@ -166,7 +166,19 @@ def test_every_label_must_have_its_value() -> None:
     ]
 
 
-@pytest.mark.requirement("ELG-013", "ELG-015", "ELG-016", "ELG-038", "DEV-008", "DEV-009")
+@pytest.mark.requirement(
+    "ELG-013",
+    "ELG-015",
+    "ELG-016",
+    "ELG-038",
+    "DEV-008",
+    "DEV-009",
+    "ACC-005",
+    "ACC-025",
+    "INV-031",
+    "INV-036",
+    "PRI-012",
+)
 @pytest.mark.parametrize("offered", TrustClass)
 @pytest.mark.parametrize("wanted", [None, *TrustClass])
 def test_trust_is_exact_and_restricted_runners_must_be_asked_for(
@@ -189,7 +201,7 @@ def test_neither_labels_nor_a_self_report_grant_trust() -> None:
     assert codes(job, runner) == [RejectionCode.TRUST_MISMATCH]
 
 
-@pytest.mark.requirement("RES-001", "RES-006", "ELG-005", "ELG-006")
+@pytest.mark.requirement("RES-001", "RES-006", "ELG-005", "ELG-006", "ACC-004", "PRI-010")
 def test_what_can_never_fit_is_told_from_what_does_not_fit_now() -> None:
     runner = a_runner(
         total=amounts(cpu=4_000, memory_gib=13, disk_gib=10, slots=1),

@@ -112,6 +112,7 @@ HAS_GPUS = "linux-1 has 2 GPUs (nvidia, NVIDIA A10, 24 GiB, compute capability 8
     "ELG-023",
     "ELG-024",
     "DEV-001",
+    "PRI-011",
 )
 @pytest.mark.parametrize(
     ("job", "aspect", "code", "ending"),

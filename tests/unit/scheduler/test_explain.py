@@ -23,7 +23,7 @@ from tests.scheduling import (
 HALF = amounts(cpu=2_000, memory_gib=0, disk_gib=0, slots=2)
 
 
-@pytest.mark.requirement("DIA-002", "DIA-004")
+@pytest.mark.requirement("DIA-002", "DIA-004", "DIA-001")
 def test_a_job_that_can_be_placed_is_told_where_and_why() -> None:
     snapshot = a_snapshot([a_job()], [a_runner("idle"), a_runner("half", reserved=HALF)])
     told = explain(a_job(), snapshot, POLICY)
@@ -42,7 +42,7 @@ def test_the_only_willing_runner_and_a_tie_are_said_so() -> None:
     assert "tie-break" in explain(a_job(), twins, POLICY).sentence
 
 
-@pytest.mark.requirement("DIA-003", "DIA-004")
+@pytest.mark.requirement("DIA-003", "DIA-004", "ACC-033")
 def test_every_runner_comes_with_every_reason() -> None:
     runners = [
         a_runner("mac", capabilities=Capabilities(platform=Platform.MACOS)),
@@ -115,7 +115,7 @@ def test_a_job_beyond_the_loaded_ones_can_be_explained_too() -> None:
     assert (told.position, told.waiting) == (2, 2)
 
 
-@pytest.mark.requirement("SCO-031", "SCO-032")
+@pytest.mark.requirement("SCO-031", "SCO-032", "PRI-027")
 def test_the_same_snapshot_gives_the_same_bytes_and_names_its_policy() -> None:
     jobs = [a_job("one"), a_job("two")]
     runners = [a_runner("a"), a_runner("b")]

@@ -49,7 +49,7 @@ def test_equal_priorities_are_served_oldest_first_and_then_by_id() -> None:
     assert [job.name for job in in_order([b, oldest, a], POLICY, NOW)] == ["z", "a", "b"]
 
 
-@pytest.mark.requirement("FAR-006")
+@pytest.mark.requirement("FAR-006", "PRI-017")
 def test_a_fresh_job_of_higher_priority_goes_first() -> None:
     jobs = [a_job(priority, priority=priority) for priority in Priority]
     served = [job.priority for job in in_order(jobs, POLICY, NOW)]

@@ -64,7 +64,7 @@ def test_a_full_batch_ends_the_cycle_and_says_nothing_of_the_rest() -> None:
     assert made.diagnoses == ()
 
 
-@pytest.mark.requirement("SCO-001")
+@pytest.mark.requirement("SCO-001", "ACC-006", "ACC-007")
 def test_a_decision_carries_the_next_best_runners_to_fall_back_on() -> None:
     runners = [
         a_runner("idle"),
@@ -90,7 +90,9 @@ def test_a_runner_that_refused_the_job_is_passed_over_for_this_job_only() -> Non
     assert winners(*made.decisions) == {"job_other": "rnr_linux-1"}
 
 
-@pytest.mark.requirement("SCO-004", "ELG-025")
+@pytest.mark.requirement(
+    "SCO-004", "ELG-025", "ACC-008", "ACC-023", "INV-006", "INV-013", "INV-025", "INV-030"
+)
 def test_the_best_score_never_beats_a_missing_requirement() -> None:
     small_mac = a_runner(
         "mac",

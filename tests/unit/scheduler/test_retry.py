@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from forgeyard.model.job import AUTOMATIC_RETRY, FailureClass, RetryPolicy
@@ -12,7 +14,9 @@ def test_failures_of_the_infrastructure_are_tried_again(failure: FailureClass) -
     assert decide(POLICY, failure, 1, cancelled=False) == Retry(delay=Millis(0))
 
 
-@pytest.mark.parametrize("failure", sorted(set(FailureClass) - set(AUTOMATIC_RETRY)))
+@pytest.mark.parametrize(
+    "failure", sorted(set(FailureClass) - {*AUTOMATIC_RETRY, FailureClass.PREEMPTED})
+)
 def test_failures_of_the_work_itself_are_not(failure: FailureClass) -> None:
     assert decide(POLICY, failure, 1, cancelled=False) == GiveUp(
         reason=f"{failure} is not a reason to try again"
@@ -50,3 +54,11 @@ def test_a_thousandth_attempt_does_not_overflow() -> None:
     policy = RetryPolicy(max_attempts=10_000, delay=Millis(1), max_delay=Millis(LARGEST))
     answer = decide(policy, FailureClass.INFRASTRUCTURE, 1_000, cancelled=False)
     assert answer == Retry(delay=Millis(LARGEST))
+
+
+@pytest.mark.requirement("PRE-005")
+def test_a_job_that_we_stopped_ourselves_is_tried_again_whatever_its_policy() -> None:
+    never = replace(POLICY, max_attempts=1, on=())
+    assert decide(never, FailureClass.PREEMPTED, 9, cancelled=False) == Retry(delay=Millis(0))
+    gone = decide(never, FailureClass.PREEMPTED, 0, cancelled=True)
+    assert gone == GiveUp(reason="the job was cancelled")

@@ -10,9 +10,15 @@ down_revision: str | None = "0003"
 branch_labels: str | Sequence[str] | None = None
 depends_on: str | Sequence[str] | None = None
 
+LONGEST = 4_800_000
+"""The three default timeouts of a job, added up."""
 DIMENSIONS = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
 _OF_SCOPES = ("weight", "burst_percent", "paused", "finish_tag", "clock")
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
+_OF_JOBS = (
+    *("preempted_at", "has_inputs", "lasts_ms", "adjustment"),
+    *("scheduling_class", "wishes"),
+)
 _PATH = ("organization_id", "project_id")
 _HOLDERS = {
     "tenant_id": "tnt_default",
@@ -36,8 +42,11 @@ def upgrade() -> None:
     """Add what is new; what exists belongs to the default scopes and holds no device."""
     _grow_scopes()
     _grow_jobs()
+    _grow_leases()
     _grow_reservations()
     _grow_runners()
+    op.add_column("cycles", _text("pressure", default=""))
+    op.add_column("cycles", _text("backfill", nullable=True))
     _create_pools()
     _create_holds()
     _create_parking()
@@ -60,12 +69,22 @@ def _grow_jobs() -> None:
     op.add_column("jobs", _text("organization_id", default="org_default"))
     op.add_column("jobs", _text("project_id", default="prj_default"))
     op.add_column("jobs", _text("wishes", default="{}"))
+    op.add_column("jobs", _text("scheduling_class", nullable=True))
     op.add_column("jobs", _number("adjustment", default=0))
+    op.add_column("jobs", _number("lasts_ms", default=LONGEST))
+    op.add_column("jobs", _number("has_inputs", default=1))
+    op.add_column("jobs", _number("preempted_at", nullable=True))
+    op.add_column("leases", _text("preempted_for", nullable=True))
+
+
+def _grow_leases() -> None:
+    op.add_column("leases", _text("charged", nullable=True))
 
 
 def _grow_reservations() -> None:
     for name, default in _HOLDERS.items():
         op.add_column("reservations", _text(name, default=default))
+    op.add_column("reservations", _number("ends_by", default=0))
 
 
 def _grow_runners() -> None:
@@ -145,6 +164,13 @@ def _create_holds() -> None:
 
 def _create_parking() -> None:
     op.create_table(
+        "service_health",
+        _text("service"),
+        _text("problem"),
+        _number("since_at"),
+        sa.PrimaryKeyConstraint("service", name="pk_service_health"),
+    )
+    op.create_table(
         "generations",
         _text("name"),
         _number("value", default=0),
@@ -176,6 +202,7 @@ def downgrade() -> None:
         op.drop_index(f"ix_jobs_{name}", "jobs")
     op.create_index("ix_jobs_state_partition", "jobs", ["state", "partition"])
     for table in (
+        "service_health",
         "parked_classes",
         "generations",
         "held_room",
@@ -198,12 +225,19 @@ def downgrade() -> None:
             "location",
         ):
             runners.drop_column(name)
+    with op.batch_alter_table("leases") as leases:
+        leases.drop_column("charged")
     with op.batch_alter_table("reservations") as reservations:
-        for name in _HOLDERS:
+        for name in ("ends_by", *_HOLDERS):
             reservations.drop_column(name)
     with op.batch_alter_table("jobs") as jobs:
-        for name in ("adjustment", "wishes", *_PATH):
+        for name in (*_OF_JOBS, *_PATH):
             jobs.drop_column(name)
+    with op.batch_alter_table("cycles") as cycles:
+        cycles.drop_column("backfill")
+        cycles.drop_column("pressure")
+    with op.batch_alter_table("leases") as leases:
+        leases.drop_column("preempted_for")
     op.execute("UPDATE scopes SET parent_id = NULL WHERE level = 0")
     op.execute("DELETE FROM scopes WHERE scope_id = 'scp_root'")
     with op.batch_alter_table("scopes") as scopes:

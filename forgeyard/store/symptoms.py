@@ -1,0 +1,75 @@
+"""What the doctor looks at: the snapshot that a cycle would see, and what was left undone."""
+
+import sqlalchemy as sa
+
+from forgeyard.model.policy import HOUR, SchedulingPolicy
+from forgeyard.model.transitions import LeaseState
+from forgeyard.scheduler.doctor import LATE, Misreserved, PoolStanding, Symptoms
+from forgeyard.store import figures, liveness, outbox, repair, snapshot, tables
+from forgeyard.store.engine import database_now
+
+_leases = tables.leases
+
+
+def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingPolicy) -> Symptoms:
+    """Read everything that a check judges; change nothing."""
+    now = database_now(connection)
+    # Only what two sweeps have passed over is late.
+    swept = now - 2 * policy.sweep.period - LATE
+    offers, oldest = _offers(connection)
+    return Symptoms(
+        snapshot=snapshot.load(connection, partition, policy),
+        pools=_pools(connection),
+        misreserved=tuple(
+            Misreserved(
+                runner=one.name,
+                dimension=one.dimension,
+                reserved=one.reserved,
+                booked=one.booked,
+                held=one.held,
+            )
+            for one in repair.discrepancies(connection)
+        ),
+        offers=offers,
+        oldest_offer_ms=None if oldest is None else max(0, now - oldest),
+        overdue_leases=figures.overdue_leases(connection, now=swept),
+        overdue_deadlines=_overdue_deadlines(connection, partition, now=swept),
+        outbox_lag_ms=outbox.lag_ms(connection),
+        undelivered=outbox.undelivered(connection),
+        renewal_beat_ms=liveness.beat_age_ms(connection, now=now),
+        last_commit_ms=_last_commit_ms(connection, partition, now=now),
+    )
+
+
+def _pools(connection: sa.Connection) -> tuple[PoolStanding, ...]:
+    pools = tables.pools
+    query = sa.select(pools.c.pool_id, pools.c.name, pools.c.state).order_by(pools.c.name)
+    return tuple(
+        PoolStanding(pool_id=pool_id, name=name, state=state)
+        for pool_id, name, state in connection.execute(query)
+    )
+
+
+def _offers(connection: sa.Connection) -> tuple[int, int | None]:
+    query = sa.select(sa.func.count(), sa.func.min(_leases.c.offered_at)).where(
+        _leases.c.state == LeaseState.OFFERED.value
+    )
+    total, oldest = connection.execute(query).one()
+    return int(total), oldest
+
+
+def _overdue_deadlines(connection: sa.Connection, partition: str, *, now: int) -> int:
+    deadlines = tables.deadlines
+    query = sa.select(sa.func.count()).where(
+        deadlines.c.partition == partition, deadlines.c.due_at < now
+    )
+    return int(connection.execute(query).scalar_one())
+
+
+def _last_commit_ms(connection: sa.Connection, partition: str, *, now: int) -> int | None:
+    cycles = tables.cycles
+    query = sa.select(sa.func.max(cycles.c.committed_at)).where(
+        cycles.c.partition == partition, cycles.c.created_at >= now - HOUR
+    )
+    committed_at = connection.execute(query).scalar_one()
+    return None if committed_at is None else max(0, now - committed_at)

@@ -1,0 +1,142 @@
+"""The figures that every process counts for itself, and how any of them is published.
+
+A process says here what it did: each figure is a sum over processes, so Prometheus adds them up.
+What must be right whichever process is asked is read from SQL instead, by `forgeyard.api.metrics`.
+Labels come from enumerations of ours: no name and no id of a tenant, a run, a job or a runner is
+ever one (MET-021).
+"""
+
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
+from prometheus_client.exposition import generate_latest, start_http_server
+from prometheus_client.registry import Collector
+
+from forgeyard.errors import PortTaken
+
+disable_created_metrics()  # type: ignore[no-untyped-call]
+REGISTRY = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+
+_STEP_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+_WAIT_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400)
+_SCORES = (0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000)
+
+CYCLE_LATENCY = Histogram(
+    "forgeyard_scheduler_cycle_latency_seconds",
+    "How long a step of a scheduling cycle took: plan, commit, relay.",
+    ("step",),
+    buckets=_STEP_S,
+    registry=REGISTRY,
+)
+JOBS_CONSIDERED = Counter(
+    "forgeyard_scheduler_jobs_considered",
+    "Jobs that scheduling cycles looked at; one that waits is counted in every cycle.",
+    registry=REGISTRY,
+)
+PLACEMENTS = Counter(
+    "forgeyard_scheduler_placements", "Placements that became leases.", registry=REGISTRY
+)
+CONFLICTS = Counter(
+    "forgeyard_scheduler_placement_conflicts",
+    "Planned placements that the commit refused, by its verdict.",
+    ("verdict",),
+    registry=REGISTRY,
+)
+REJECTIONS = Counter(
+    "forgeyard_scheduler_rejections",
+    "Runners that cycles turned down for a job that none can ever run, by reason.",
+    ("code",),
+    registry=REGISTRY,
+)
+QUEUE_WAIT = Histogram(
+    "forgeyard_scheduler_queue_wait_seconds",
+    "How long placed jobs had been eligible, by priority.",
+    ("priority",),
+    buckets=_WAIT_S,
+    registry=REGISTRY,
+)
+PLACEMENT_SCORE = Histogram(
+    "forgeyard_scheduler_placement_score",
+    "The score, out of 1000, of the runner that each placed job got.",
+    buckets=_SCORES,
+    registry=REGISTRY,
+)
+DISPATCH_FAILURES = Counter(
+    "forgeyard_scheduler_lease_dispatch_failures",
+    "Offers that no runner took up: rejected by its agent, or expired.",
+    ("reason",),
+    registry=REGISTRY,
+)
+LEASE_ANSWERS = Counter(
+    "forgeyard_lease_answers",
+    "What agents told this process about leases: accepted, rejected, or how they ended; or stale.",
+    ("answer",),
+    registry=REGISTRY,
+)
+SWEPT = Counter(
+    "forgeyard_upkeep_swept",
+    "What the sweep had to do: expired offers and leases, other deadlines, settling, repairs.",
+    ("kind",),
+    registry=REGISTRY,
+)
+EVENTS_RELAYED = Counter(
+    "forgeyard_outbox_relayed",
+    "Events that this process tried to send to Temporal: delivered, or given back.",
+    ("result",),
+    registry=REGISTRY,
+)
+
+
+def published(*more: Collector) -> CollectorRegistry:
+    """Put what this process counts together with what else it can tell."""
+    registry = CollectorRegistry()
+    for collector in (REGISTRY, *more):
+        registry.register(collector)
+    return registry
+
+
+def text(registry: Collector) -> bytes:
+    """Write every figure in the format that Prometheus reads."""
+    return generate_latest(registry)
+
+
+@contextmanager
+def listening(host: str, port: int | None, *more: Collector) -> Generator[None]:
+    """Answer whoever asks on a port of its own, without a token, while the block runs.
+
+    Raises:
+        PortTaken: another program listens there.
+    """
+    if port is None:
+        yield
+        return
+    try:
+        server, thread = start_http_server(port, host, published(*more))
+    except OSError as error:
+        raise PortTaken(
+            f"cannot publish metrics on {host}:{port}: {error.strerror}",
+            field="metrics",
+            value=port,
+            allowed="a free port",
+        ) from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def count_all(counter: Counter, counts: Iterable[tuple[str, int]]) -> None:
+    """Add several amounts to a counter of one label."""
+    for label, amount in counts:
+        if amount:
+            counter.labels(label).inc(amount)

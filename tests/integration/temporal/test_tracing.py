@@ -1,0 +1,224 @@
+"""Spans of real processes, as an OTLP collector receives them."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from temporalio.client import Client
+
+from forgeyard import tracing
+from forgeyard.errors import InvalidRequest
+from forgeyard.store import codec
+from tests.builders import a_registration
+from tests.integration.api.house import a_document
+from tests.integration.temporal.server import Server
+from tests.scraping import a_free_port
+
+pytestmark = pytest.mark.integration
+DEADLINE_S = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Received:
+    """A span as the collector got it."""
+
+    name: str
+    process: str
+    trace: bytes
+    span: bytes
+    parent: bytes
+    attributes: dict[str, str]
+
+
+@dataclass(kw_only=True)
+class Collector:
+    """An OTLP endpoint that keeps what it is sent."""
+
+    port: int
+    spans: list[Received] = field(default_factory=list)
+
+    def named(self, name: str) -> list[Received]:
+        """Find spans."""
+        return [span for span in self.spans if span.name == name]
+
+    def take(self, body: bytes) -> None:
+        """Read one request."""
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            process = {one.key: one.value.string_value for one in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                self.spans += [
+                    Received(
+                        name=span.name,
+                        process=process["forgeyard.process"],
+                        trace=span.trace_id,
+                        span=span.span_id,
+                        parent=span.parent_span_id,
+                        attributes={
+                            one.key.removeprefix("forgeyard."): one.value.string_value
+                            or str(one.value.int_value)
+                            for one in span.attributes
+                        },
+                    )
+                    for span in scope.spans
+                ]
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    """Listen for spans."""
+    kept = Collector(port=a_free_port())
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            kept.take(self.rfile.read(int(self.headers["content-length"])))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            """Say nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", kept.port), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield kept
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@contextmanager
+def _process(command: str, environment: dict[str, str], log: Path) -> Iterator[None]:
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            (sys.executable, "-m", "forgeyard.cli.main", command),
+            env={**os.environ, **environment},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield
+    finally:
+        child.terminate()
+        assert child.wait(40) == 0, log.read_text()
+
+
+def _eventually(client: httpx.Client, path: str, wanted: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            said = client.get(path).text
+        except httpx.TransportError as error:
+            said = str(error)
+        if wanted in said:
+            return
+        assert time.monotonic() < deadline, said
+        time.sleep(0.05)
+
+
+def _run_a_job(api_port: int, agent_port: int, token: str) -> str:
+    """Submit a run of one job over HTTP, do it as an agent does, and return the run's id."""
+    headers = {"authorization": f"Bearer {token}"}
+    with (
+        httpx.Client(base_url=f"http://127.0.0.1:{api_port}", headers=headers) as people,
+        httpx.Client(base_url=f"http://127.0.0.1:{agent_port}", headers=headers) as agent,
+    ):
+        _eventually(people, "/readyz", "ready")
+        agent.headers["content-type"] = "application/json"
+        session = agent.post("/agent/v1/sessions", content=codec.encode(a_registration())).json()
+        run_id: str = people.post("/v1/runs", json={"document": a_document()}).json()["run_id"]
+        poll = f"/agent/v1/sessions/{session['session_id']}/poll"
+        offers = []
+        while not offers:
+            offers = agent.post(poll, params={"wait_ms": 5_000}, timeout=30).json()["offers"]
+        holder = {"session_id": session["session_id"], "epoch": offers[0]["epoch"]}
+        lease = f"/agent/v1/leases/{offers[0]['lease_id']}"
+        assert agent.post(f"{lease}/accept", json=holder).status_code == 200
+        done = agent.post(f"{lease}/complete", json={**holder, "outcome": "succeeded"})
+        assert done.json()["verdict"] == "accepted"
+    return run_id
+
+
+@pytest.mark.requirement("TRC-001", "TRC-004", "TRC-005", "TRC-006")
+async def test_a_run_is_one_trace_through_all_processes_and_a_cycle_another(
+    client: Client,
+    temporal_server: Server,
+    collector: Collector,
+    sqlite_url: str,
+    tmp_path: Path,
+) -> None:
+    api_port, agent_port = a_free_port(), a_free_port()
+    environment = {
+        "FORGEYARD_DATA_DIR": str(tmp_path),
+        "FORGEYARD_STORE__URL": sqlite_url,
+        "FORGEYARD_PARTITION": "traced",
+        "FORGEYARD_TEMPORAL__ADDRESS": temporal_server.address,
+        "FORGEYARD_API__PORT": str(api_port),
+        "FORGEYARD_API__AGENT_PORT": str(agent_port),
+        "FORGEYARD_TRACING__ENDPOINT": f"http://127.0.0.1:{collector.port}/v1/traces",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+    }
+    token = tmp_path / "token"
+    token.write_text("sesame-open")
+    token.chmod(0o600)
+    with ExitStack() as running:
+        for command in ("api", "worker"):
+            running.enter_context(_process(command, environment, tmp_path / f"{command}.log"))
+        run_id = await asyncio.to_thread(_run_a_job, api_port, agent_port, "sesame-open")
+        await asyncio.to_thread(_until_settled, collector)
+    (submit,) = collector.named("run.submit")
+    assert (submit.process, submit.parent) == ("api", b"")
+    assert submit.attributes["run_id"] == run_id
+    parts = {
+        "scheduler.wait": "worker",
+        "lease.accept": "api",
+        "lease.complete": "api",
+        "attempt.settle": "worker",
+    }
+    for name, process in parts.items():
+        (part,) = collector.named(name)
+        assert (part.process, part.trace, part.parent) == (process, submit.trace, submit.span)
+    dispatched = collector.named("scheduler.dispatch")
+    assert {one.trace for one in dispatched} == {submit.trace}
+    (wait,) = collector.named("scheduler.wait")
+    (settled,) = collector.named("attempt.settle")
+    assert wait.attributes["attempt_id"] == settled.attributes["attempt_id"]
+    (leased,) = (one for one in collector.named("scheduler.lease"))
+    assert leased.attributes["cycle_id"] == wait.attributes["cycle_id"]
+    (cycle,) = (one for one in collector.named("scheduler.cycle") if one.trace == leased.trace)
+    (place,) = (one for one in collector.named("scheduler.place") if one.trace == leased.trace)
+    assert (cycle.parent, place.parent, leased.parent) == (b"", cycle.span, cycle.span)
+    assert cycle.trace != submit.trace
+
+
+def _until_settled(collector: Collector) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not collector.named("attempt.settle"):
+        assert time.monotonic() < deadline, [span.name for span in collector.spans]
+        time.sleep(0.05)
+
+
+def test_without_the_extra_an_endpoint_is_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    with (
+        pytest.raises(InvalidRequest) as caught,
+        tracing.exported("http://127.0.0.1:1/v1/traces", ratio=1, process="api"),
+    ):
+        pass
+    assert caught.value.field == "tracing.endpoint"
+    assert "pip install 'forgeyard[otel]'" in str(caught.value.allowed)
+    assert not tracing.is_on()
+    with tracing.exported("", ratio=1, process="api"):
+        assert not tracing.is_on()
