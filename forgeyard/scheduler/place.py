@@ -4,7 +4,7 @@ Greedy in queue order: each job takes the best runner that still has room, and w
 gone for the jobs behind it. The same code plans and explains.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forgeyard.model.policy import SchedulingPolicy
@@ -78,7 +78,7 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
         hopeless=hopeless,
         possible=frozenset(job.requirement_class for job in able),
         generation=snapshot.generation,
-        wake_at=_next_end(cycle.blocked, snapshot.passing),
+        wake_at=_next_end(cycle.blocked, snapshot),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
         backfill=_backfill(cycle, snapshot, policy),
@@ -231,9 +231,12 @@ def _hopeless(blocked: Iterable[SchedulingJob], diagnoses: Iterable[Diagnosis]) 
     }
 
 
-def _next_end(blocked: Iterable[SchedulingJob], passing: Mapping[str, int]) -> int | None:
-    ends = (passing[job.job_id] for job in blocked if job.job_id in passing)
-    return min(ends, default=None)
+def _next_end(blocked: Sequence[SchedulingJob], snapshot: Snapshot) -> int | None:
+    """Find when a job that waits in vain might be placed although nothing happens till then."""
+    passing = snapshot.passing
+    ends = [passing[job.job_id] for job in blocked if job.job_id in passing]
+    ends += [hold.deadline for hold in snapshot.held_room if blocked]
+    return min((end for end in ends if end > snapshot.taken_at), default=None)
 
 
 def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosis, ...]:

@@ -181,6 +181,7 @@ class Snapshot:
             self.partition,
             self.taken_at,
             self.waiting,
+            [self.generation, self.parked, sorted(self.passing.items())],
             sorted(_job_line(job) for job in self.jobs),
             sorted(_runner_line(runner) for runner in self.runners),
             sorted(_scope_line(scope) for scope in self.scopes.values()),

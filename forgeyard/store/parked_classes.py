@@ -4,6 +4,7 @@ Their jobs wait on, but no cycle looks at them while the fleet's generation is t
 verdict was given under. So any number of impossible jobs costs a cycle one row (DIA-018, SP-017).
 """
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -35,6 +36,9 @@ class Standing:
         return bulk.among(connection, _jobs.c.requirement_class, self.open)
 
 
+ALL_OPEN = Standing(parked=0, open=None)
+
+
 def standing(connection: sa.Connection, partition: str, generation: int) -> Standing:
     """Tell what is parked at this generation; an index alone answers, class by class."""
     names = sa.select(_parked.c.requirement_class).where(
@@ -42,7 +46,7 @@ def standing(connection: sa.Connection, partition: str, generation: int) -> Stan
     )
     parked = set(connection.execute(names).scalars())
     if not parked:
-        return Standing(parked=0, open=None)
+        return ALL_OPEN
     kinds = connection.execute(_kinds(partition)).scalars().all()
     hopeless = [kind for kind in kinds if kind in parked]
     count = sa.select(sa.func.count()).where(
@@ -137,6 +141,39 @@ def release(
             bulk.among(connection, _parked.c.requirement_class, seen),
         )
         .values(until_at=now)
+    )
+
+
+def waiting_by_code(connection: sa.Connection, partition: str) -> dict[str, int]:
+    """Count the waiting jobs of parked classes by the code of their diagnosis."""
+    codes = {
+        row.requirement_class: str(json.loads(row.diagnosis)["code"])
+        for row in connection.execute(
+            sa.select(_parked.c.requirement_class, _parked.c.diagnosis).where(
+                _parked.c.partition == partition, _parked.c.generation == generations.OF_FLEET
+            )
+        )
+    }
+    query = (
+        sa.select(_jobs.c.requirement_class, sa.func.count())
+        .where(
+            *_eligible(_jobs, partition),
+            bulk.among(connection, _jobs.c.requirement_class, list(codes)),
+        )
+        .group_by(_jobs.c.requirement_class)
+    )
+    found: dict[str, int] = {}
+    for kind, total in connection.execute(query) if codes else ():
+        found[codes[kind]] = found.get(codes[kind], 0) + int(total)
+    return found
+
+
+def is_parked(partition: str) -> sa.ColumnElement[bool]:
+    """Restrict a query of jobs to those whose class is parked at present."""
+    return _jobs.c.requirement_class.in_(
+        sa.select(_parked.c.requirement_class).where(
+            _parked.c.partition == partition, _parked.c.generation == generations.OF_FLEET
+        )
     )
 
 

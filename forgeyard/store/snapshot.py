@@ -39,6 +39,7 @@ from forgeyard.store import (
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
+from forgeyard.store.parked_classes import Standing
 from forgeyard.store.release import DIMENSIONS
 
 RunnerReader = Callable[[sa.Connection], tuple[SchedulingRunner, ...]]
@@ -58,15 +59,17 @@ def load(
     *,
     limit: int = LOADED,
     read_runners: RunnerReader | None = None,
+    standing: Standing | None = None,
 ) -> Snapshot:
     """Read the eligible jobs that come first, and every registered runner.
 
-    Who loads again and again passes a reader that remembers runners.
+    Who loads again and again passes a reader that remembers runners; who wants to see jobs of
+    parked classes too says that nothing is parked.
     """
     # First of all: who changes the fleet after this makes a verdict on what we read void.
     generation = generations.current(connection)
     now = database_now(connection)
-    standing = parked_classes.standing(connection, partition, generation)
+    standing = standing or parked_classes.standing(connection, partition, generation)
     among = standing.among(connection)
     rows = _eligible(connection, partition, policy, among=among, now=now, limit=limit)
     refusals, passing = _refusals(connection, now=now)

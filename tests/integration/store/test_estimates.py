@@ -31,7 +31,7 @@ def placed_before(desk: Desk, minutes: int, **changed: object) -> None:
     desk.overwrite(tables.jobs, lease.job_id, eligible_at=row["leased_at"] - minutes * MINUTE)
 
 
-@pytest.mark.requirement("POL-003", "POL-004", "POL-005")
+@pytest.mark.requirement("POL-003", "POL-004")
 def test_a_waiting_job_may_start_when_jobs_like_it_did(desk: Desk) -> None:
     for minutes in (1, 10, 3):
         placed_before(desk, minutes)

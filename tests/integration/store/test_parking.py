@@ -14,21 +14,23 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Report
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import GIB, Millis, Resources
-from forgeyard.scheduler import place
+from forgeyard.scheduler import doctor, place
 from forgeyard.scheduler.snapshot import Snapshot
 from forgeyard.store import (
     bulk,
+    figures,
     generations,
     parked_classes,
     policies,
     runners,
     snapshot,
+    symptoms,
     tables,
     views,
 )
 from forgeyard.store.engine import read, write
 from tests.builders import PARTITION, a_job_spec, some_capabilities, some_resources
-from tests.leasing import Desk
+from tests.leasing import POLICY, Desk
 
 pytestmark = pytest.mark.integration
 HUGE = some_resources(memory=64 * GIB)
@@ -335,7 +337,7 @@ def test_what_did_not_count_is_remembered_when_a_runner_has_come(desk: Desk) -> 
     desk.cycle()
     wait(desk, 1)
     desk.register(total=some_resources(slots=1))
-    desk.submit(a_job_spec("urgent", priority=Priority.EMERGENCY, resources=some_resources()))
+    desk.submit(a_job_spec("urgent", priority=Priority.HIGH))
     assert desk.cycle().granted == 1
     assert desk.rows(tables.parked_classes)[0]["until_at"] is not None
     wait(desk, 1.5)
@@ -345,3 +347,17 @@ def test_what_did_not_count_is_remembered_when_a_runner_has_come(desk: Desk) -> 
     wait(desk, 1)
     desk.sweep()
     assert desk.row(tables.jobs, job["job_id"])["state"] == JobState.TIMED_OUT
+
+
+def test_whoever_looks_from_outside_still_sees_parked_jobs(desk: Desk) -> None:
+    """The doctor names them, and figures count them, although no cycle loads them."""
+    desk.register()
+    multiply(desk, desk.submit(a_job_spec("huge", resources=HUGE)), 4)
+    desk.cycle()
+    assert seen(desk).jobs == ()
+    with read(desk.engine) as connection:
+        found = figures.read_figures(connection, PARTITION)
+        checks = doctor.examine(symptoms.read_symptoms(connection, PARTITION, POLICY), POLICY)
+    assert found.unschedulable["INSUFFICIENT_MEMORY"] == 5
+    assert sum(found.unschedulable.values()) == 5
+    assert any("Waiting in vain: 5 jobs like" in check.sentence for check in checks)
