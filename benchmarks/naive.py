@@ -86,11 +86,11 @@ class NaivePlanner:
     def diagnoses(self) -> tuple[Diagnosis, ...]:
         """Judge each blocked job against each runner."""
         return (
-            *(diagnose(job, self.snapshot.runners, self._open()) for job in self.blocked),
+            *(diagnose(job, self.snapshot.runners, self._unheld()) for job in self.blocked),
             *(gated(job, gate) for job, gate in self.held),
         )
 
-    def _open(self) -> dict[str, Resources]:
+    def _unheld(self) -> dict[str, Resources]:
         """Tell what is left for a job that may use no held room."""
         free = dict(self.free)
         for hold in self._holds:

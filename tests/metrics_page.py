@@ -54,6 +54,7 @@ NOTHING = Figures(
         outbox_lag_ms=0,
         renewal_beat_ms=0,
         renewal_gaps=0,
+        held=(),
         last_cycle=None,
     ),
     unschedulable={},

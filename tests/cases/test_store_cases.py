@@ -354,7 +354,7 @@ def test_nothing_is_stopped_for_somebody_more_urgent_unless_it_was_asked_for(des
     assert desk.cycle().granted == 1
     (lease,) = desk.leases()
     desk.accept(lease)
-    urgent = desk.submit(a_job_spec(priority=Priority.EMERGENCY))
+    urgent = desk.submit(a_job_spec(priority=Priority.EMERGENCY), elevation="it burns")
     assert desk.cycle().granted == 0
     assert desk.states(lease) == ("active", "preparing", "preparing")
     assert desk.row(tables.leases, lease.lease_id)["cancel_requested"] == 0

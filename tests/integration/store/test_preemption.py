@@ -61,7 +61,7 @@ def two_victims(desk: Desk) -> list[Lease]:
 @pytest.mark.requirement("PRE-001", "PRE-003", "PRE-005")
 def test_a_running_victim_is_asked_to_stop_and_an_offered_one_ends_at_once(desk: Desk) -> None:
     running, offered = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     assert clear(desk) == [True]
     assert desk.renew(running) is RenewalVerdict.CANCEL
     assert desk.states(offered) == ("revoked", "cancelled", "eligible")
@@ -73,9 +73,9 @@ def test_a_running_victim_is_asked_to_stop_and_an_offered_one_ends_at_once(desk:
 @pytest.mark.case("SP-051")
 def test_what_a_victim_leaves_is_kept_for_the_urgent_job(desk: Desk) -> None:
     running, _ = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     clear(desk)
-    desk.submit(a_job_spec("rival", priority=Priority.EMERGENCY))
+    desk.submit(a_job_spec("rival", priority=Priority.EMERGENCY), elevation="so is this")
     assert desk.cycle().granted == 0
     desk.complete(running, Outcome.CANCELLED)
     desk.settle(running)
@@ -90,7 +90,7 @@ def test_a_victim_waits_again_uncharged_whatever_its_agent_calls_the_end(
     desk: Desk, outcome: Outcome
 ) -> None:
     running, _ = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     clear(desk)
     desk.complete(running, outcome)
     assert "try again at once" in desk.settle(running).decision
@@ -102,7 +102,7 @@ def test_a_victim_waits_again_uncharged_whatever_its_agent_calls_the_end(
 
 def test_a_victim_that_succeeds_before_it_stops_has_succeeded(desk: Desk) -> None:
     running, _ = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     clear(desk)
     desk.complete(running)
     assert desk.states(running) == ("released", "succeeded", "succeeded")
@@ -111,7 +111,7 @@ def test_a_victim_that_succeeds_before_it_stops_has_succeeded(desk: Desk) -> Non
 @pytest.mark.case("SP-050")
 def test_victims_are_left_alone_afterwards(desk: Desk) -> None:
     running, _ = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     clear(desk)
     desk.complete(running, Outcome.CANCELLED)
     desk.settle(running)
@@ -120,13 +120,13 @@ def test_victims_are_left_alone_afterwards(desk: Desk) -> None:
     desk.accept(urgent)
     desk.complete(urgent)
     assert desk.cycle().granted == 2
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     assert clear(desk) == []
 
 
 def test_nothing_is_stopped_when_a_victim_has_ended_meanwhile(desk: Desk) -> None:
     running, offered = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     with read(desk.engine) as connection:
         seen = snapshot.load(connection, PARTITION, POLICY)
     (nomination,) = place.plan(seen, POLICY).nominations
@@ -139,7 +139,7 @@ def test_nothing_is_stopped_when_a_victim_has_ended_meanwhile(desk: Desk) -> Non
 @pytest.mark.case("SP-012")
 def test_a_nomination_lapses_and_another_runner_is_cleared(desk: Desk) -> None:
     running, offered = two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     clear(desk)
     desk.overwrite(tables.jobs, offered.job_id, preempted_at=None)
     (held,) = desk.rows(tables.held_room)
@@ -159,7 +159,7 @@ def test_a_nomination_lapses_and_another_runner_is_cleared(desk: Desk) -> None:
 def test_nobody_is_even_looked_at_while_policy_forbids_it(engine: sa.Engine) -> None:
     desk = Desk(engine)
     two_victims(desk)
-    desk.submit(URGENT)
+    desk.submit(URGENT, elevation="production is down")
     with read(engine) as connection:
         assert snapshot.load(connection, PARTITION, desk.policy).running == ()
     assert desk.cycle().granted == 0
