@@ -172,7 +172,7 @@ def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine
         for place in range(len(waits))
     ]
     with write(engine) as connection:
-        submit_run(connection, *specs)
+        submit_run(connection, *specs, elevation="a test")
         now = database_now(connection)
         for priority in Priority:
             for place, minutes in enumerate(waits):
