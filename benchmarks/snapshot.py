@@ -12,7 +12,7 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter, process_time
@@ -29,6 +29,7 @@ from forgeyard.store import bulk, codec, migrate, snapshot, tables
 from forgeyard.store.engine import database_now, open_engine, read, write
 from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.runner_cache import RunnerCache
+from forgeyard.store.snapshot import RunnerReader
 from tests.conftest import start_postgresql
 
 Figures = dict[str, float]
@@ -142,16 +143,14 @@ def _measure(engine: sa.Engine, rounds: int) -> Figures:
     }
 
 
-def _cold(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
-    return snapshot.load(connection, PARTITION, POLICY).runners
+def _cold(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
+    return snapshot.load(connection, PARTITION, policy).runners
 
 
-def _timed(
-    engine: sa.Engine, work: Callable[[sa.Connection], tuple[SchedulingRunner, ...]]
-) -> tuple[float, float]:
+def _timed(engine: sa.Engine, work: RunnerReader) -> tuple[float, float]:
     with read(engine) as connection:
         cpu, wall = process_time(), perf_counter()
-        work(connection)
+        work(connection, POLICY)
         return process_time() - cpu, perf_counter() - wall
 
 

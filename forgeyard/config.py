@@ -141,6 +141,10 @@ class AgentConfig(Group):
     headroom_cpu: str = "0"
     headroom_memory: str = "256Mi"
     headroom_disk: str = "1Gi"
+    refresh_s: float = Field(default=300.0, gt=0)
+    """How often this host is looked at anew, and what it can do is said again."""
+    local_cache: str = "1Gi"
+    """How much disk may hold archives that jobs have used here, for the next ones; 0 for none."""
     drain_timeout_s: float = Field(default=600.0, ge=0)
 
 

@@ -144,6 +144,8 @@ def some_runner(rng: Random, place: int) -> SchedulingRunner:
         headroom=some_crumbs(rng),
         reserved=some_crumbs(rng),
         pressure=rng.choice(list(ResourcePressure)),
+        degraded=rng.random() < 0.15,
+        takes_up_to=rng.choice((-1, 0, 100, 200, 400)),
     )
 
 
@@ -183,6 +185,9 @@ policies = st.builds(a_policy, seeds)
 def naive_match(job: SchedulingJob, runner: SchedulingRunner, free: Resources) -> bool:
     """Judge a pairing from the description of the rules alone."""
     if runner.state != "online" or runner.session_id is None or runner.suspect:
+        return False
+    rank = ("low", "normal", "high", "release_critical", "emergency").index(job.priority)
+    if runner.degraded and rank * 100 > runner.takes_up_to:
         return False
     return runner.runner_id not in job.refused_by and (
         naive_fit(job.resources, free) and naive_capable(job, runner)

@@ -4,7 +4,7 @@ Each phase ends the attempt with an `Ending` or lets the next one begin; `Interr
 through. Refuses to know how leases are accepted and ends reported.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 from forgeyard.agent import counting, ending
@@ -37,6 +37,7 @@ class Attempt:
         transfers: Transfers,
         *,
         mask: Callable[[str], str],
+        altered: Callable[[], Coroutine[object, object, str]],
     ) -> None:
         self._bench = bench
         self._held = bench.held
@@ -46,6 +47,7 @@ class Attempt:
         self._transfers = transfers
         self._caches = Caches(bench, reports, transfers)
         self._mask = mask
+        self._altered = altered
         self.tests: TestCounts | None = None
         self.steps: list[StepResult] = []
 
@@ -84,6 +86,10 @@ class Attempt:
         end = await self._caches.restore(until=until)
         if end is not None:
             return end
+        # Last of all: what a step meets is what was looked at (ELG-045).
+        problem = await self._held.watch(self._altered(), until=until)
+        if problem:
+            return ending.failed(FailureClass.TOOLCHAIN_UNAVAILABLE, problem)
         await self._reports.progress(Phase.RUNNING, until=until)
         return None
 

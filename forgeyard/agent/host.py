@@ -16,7 +16,10 @@ from forgeyard.model.units import Bytes, MilliCpu, Resources
 
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
+_THERMAL = Path("/sys/class/thermal")
 _NO_LIMIT = 2**60
+SPARE_HEAT = 5_000
+"""In thousandths of a degree: so close to its limit a part counts as hot."""
 SCARCE_PERCENT = 5
 STALLED_PERCENT = 40.0
 """Share of time in which all work waits for memory, from which on the host is short of it."""
@@ -43,6 +46,7 @@ class Load:
     disk: Amount
     disk_headroom: int
     memory_stall: float = 0.0
+    is_hot: bool = False
 
     def pressure(self) -> ResourcePressure:
         """Name what is short, the worst first."""
@@ -50,6 +54,8 @@ class Load:
             return ResourcePressure.MEMORY
         if self.disk.is_scarce or self.disk.left < self.disk_headroom:
             return ResourcePressure.DISK
+        if self.is_hot:
+            return ResourcePressure.THERMAL
         return ResourcePressure.NORMAL
 
 
@@ -70,6 +76,7 @@ def load(work_dir: Path, *, disk_headroom: int) -> Load:
         disk=disk(work_dir),
         disk_headroom=disk_headroom,
         memory_stall=parse_stall(_text(_PROC / "pressure/memory")),
+        is_hot=is_hot(),
     )
 
 
@@ -108,6 +115,21 @@ def disk(work_dir: Path) -> Amount:
     except OSError:
         return Amount(total=0, left=0)
     return Amount(total=usage.used + usage.free, left=usage.free)
+
+
+def is_hot(zones: Path = _THERMAL) -> bool:
+    """Tell whether some part is close to a limit of its own, where the kernel knows (RUN-014)."""
+    return any(_zone_is_hot(zone) for zone in zones.glob("thermal_zone*"))
+
+
+def _zone_is_hot(zone: Path) -> bool:
+    now = parse_limit(_text(zone / "temp"))
+    limits = (
+        parse_limit(_text(kind.with_name(kind.name.replace("_type", "_temp"))))
+        for kind in zone.glob("trip_point_*_type")
+        if _text(kind).strip() in ("hot", "critical")
+    )
+    return now is not None and any(limit and now >= limit - SPARE_HEAT for limit in limits)
 
 
 def _group_memory(folder: Path, *, limit: str, used: str) -> list[Amount]:
@@ -163,7 +185,7 @@ def parse_cpu_max(text: str) -> MilliCpu | None:
 
 
 def parse_limit(text: str) -> int | None:
-    """Read a number of bytes; `max` and absurdly large numbers are no limit."""
+    """Read a number; `max` and absurdly large ones are no limit."""
     word = text.strip()
     return int(word) if word.isdigit() and int(word) < _NO_LIMIT else None
 

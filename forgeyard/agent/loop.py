@@ -20,10 +20,12 @@ from forgeyard import clock, entropy
 from forgeyard.agent import probe, secrets, workspace
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.client import AgentClient
+from forgeyard.agent.health import Health
 from forgeyard.agent.journal import Journal
 from forgeyard.agent.lease import Clock
 from forgeyard.agent.process import kill_marked, kill_recorded
 from forgeyard.agent.session import Session, Wishes
+from forgeyard.agent.shelf import Shelf
 from forgeyard.agent.steps import KILL_AFTER_S, MARK
 from forgeyard.agent.usage import Sampler
 from forgeyard.agent.work import Shop
@@ -34,6 +36,8 @@ from forgeyard.model.protocol import Register, Registered
 T = TypeVar("T")
 LONGEST_BACK_OFF_S = 15.0
 SPARE_THREADS = 8
+SHELF = "archives"
+"""Where in the work directory archives are kept."""
 
 _log = structlog.get_logger(__name__)
 
@@ -134,10 +138,14 @@ class Agent:
         async with AgentClient(self._settings.url, self._settings.token) as client:
             with Journal(work_dir) as journal:
                 await asyncio.to_thread(clear_leftovers, journal, work_dir)
+                shelf = Shelf(work_dir / SHELF, limit=probe.local_cache(self._config))
+                await asyncio.to_thread(shelf.open)
                 shop = Shop(
                     client=client,
                     journal=journal,
                     sampler=Sampler(),
+                    shelf=shelf,
+                    health=Health(self._clock),
                     config=self._config,
                     limits=self._settings.limits,
                     work_dir=work_dir,
@@ -153,6 +161,7 @@ class Agent:
     def _prepare(self) -> Path:
         """Check what can be checked before anything is promised to a server."""
         probe.headroom(self._config)
+        probe.local_cache(self._config)
         if self._config.secrets_file:
             secrets.load(Path(self._config.secrets_file))
         name = self._config.name or socket.gethostname()
@@ -170,7 +179,9 @@ class Agent:
         sampling = asyncio.ensure_future(shop.sampler.run())
         try:
             while not self._wishes.drain.is_set():
-                registration = await probe.registration(self._config, shop.work_dir)
+                registration = await probe.registration(
+                    self._config, shop.work_dir, await asyncio.to_thread(shop.shelf.summary)
+                )
                 registered = await self._register(shop.client, registration)
                 if registered is None:
                     return

@@ -116,11 +116,18 @@ def satisfies(offered: Toolchain, wanted: ToolchainRequirement) -> bool:
 
 
 def search_path(
-    wanted: Sequence[ToolchainRequirement], configured: Sequence[ToolchainConfig], *, path: str
+    wanted: Sequence[ToolchainRequirement],
+    configured: Sequence[ToolchainConfig],
+    *,
+    known: Sequence[Toolchain],
+    path: str,
 ) -> str:
-    """Put the directories of the toolchains that a job asked for before the common PATH."""
+    """Put the directories of the toolchains that a job asked for before the common PATH.
+
+    `known` is what was reported, which begins with what was configured.
+    """
+    pairs = list(zip(configured, known, strict=False))
     chosen = (
-        next((tool.bin for tool in configured if satisfies(tool.toolchain(), want)), None)
-        for want in wanted
+        next((tool.bin for tool, it in pairs if satisfies(it, want)), None) for want in wanted
     )
     return ":".join([*dict.fromkeys(folder for folder in chosen if folder), path])

@@ -10,8 +10,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from forgeyard.agent import host
-from forgeyard.agent.asking import ask, parse_version
+from forgeyard.agent import host, toolchains
 from forgeyard.agent.equipment import equipment
 from forgeyard.config import AgentConfig
 from forgeyard.model.capability import (
@@ -19,31 +18,13 @@ from forgeyard.model.capability import (
     Architecture,
     Capabilities,
     Platform,
-    Toolchain,
 )
 from forgeyard.model.equipment import Provenance
+from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.location import Location
-from forgeyard.model.protocol import Register
-from forgeyard.model.units import Resources, Rounding, parse_bytes, parse_cpu
+from forgeyard.model.protocol import Register, Report
+from forgeyard.model.units import Bytes, Resources, Rounding, parse_bytes, parse_cpu
 
-TOOLS: dict[str, tuple[str, ...]] = {
-    "python": ("python3", "--version"),
-    "git": ("git", "--version"),
-    "gcc": ("gcc", "-dumpfullversion"),
-    "clang": ("clang", "--version"),
-    "make": ("make", "--version"),
-    "cmake": ("cmake", "--version"),
-    "node": ("node", "--version"),
-    "go": ("go", "version"),
-    "rust": ("rustc", "--version"),
-    "cargo": ("cargo", "--version"),
-    "java": ("java", "-version"),
-    "ruby": ("ruby", "--version"),
-    "perl": ("perl", "-e", "printf '%vd', $^V"),
-    "bash": ("bash", "--version"),
-    "uv": ("uv", "--version"),
-}
-"""What to ask for each tool; the first version number in the answer counts."""
 _ARCHITECTURES = {
     "x86_64": Architecture.X86_64,
     "amd64": Architecture.X86_64,
@@ -64,18 +45,40 @@ _PROVENANCE = {
 """How the fields of a report are known that do not say so themselves."""
 
 
-async def registration(config: AgentConfig, work_dir: Path) -> Register:
-    """Describe this host to the server.
+async def registration(
+    config: AgentConfig, work_dir: Path, held: Holdings = NOTHING_HELD
+) -> Register:
+    """Describe this host to the server, and what it has at hand.
 
     Raises:
         InvalidQuantity: naming the setting, when an amount in it cannot be read.
     """
+    found = await report(config, work_dir, kept=sum(held.objects.values()))
     return Register(
         runner_name=config.name or socket.gethostname(),
-        capabilities=await capabilities(config),
-        total=await asyncio.to_thread(host.resources, work_dir, slots=config.jobs),
-        headroom=headroom(config),
+        capabilities=found.capabilities,
+        total=found.total,
+        headroom=found.headroom,
         location=location(config),
+        holdings=held,
+    )
+
+
+async def report(config: AgentConfig, work_dir: Path, *, kept: int = 0) -> Report:
+    """Look at this host; `kept` are the bytes that the local cache takes of its disk already.
+
+    The whole local cache counts as kept back, so that what jobs may have does not hang on how full
+    it is.
+
+    Raises:
+        InvalidQuantity: naming the setting, when an amount in it cannot be read.
+    """
+    cache = Resources(disk=local_cache(config))
+    total = await asyncio.to_thread(host.resources, work_dir, slots=config.jobs)
+    return Report(
+        capabilities=await capabilities(config),
+        total=total.plus(Resources(disk=Bytes(kept))),
+        headroom=headroom(config).plus(cache),
     )
 
 
@@ -89,15 +92,19 @@ def headroom(config: AgentConfig) -> Resources:
     )
 
 
+def local_cache(config: AgentConfig) -> Bytes:
+    """Read how much disk the local cache may take."""
+    return parse_bytes(config.local_cache, field="agent.local_cache", rounding=Rounding.CAPACITY)
+
+
 async def capabilities(config: AgentConfig) -> Capabilities:
     """Find out what this host offers to jobs."""
-    offered = tuple(toolchain.toolchain() for toolchain in config.toolchains)
-    found, has = await asyncio.gather(tools(config.path), equipment(config))
+    offered, has = await asyncio.gather(toolchains.offered(config), equipment(config))
     return Capabilities(
         platform=_PLATFORMS.get(platform.system()),
         os_version=os_version(),
         architecture=_ARCHITECTURES.get(platform.machine().lower()),
-        toolchains=(*offered, *(tool for tool in found if tool not in offered)),
+        toolchains=offered,
         labels=dict(config.labels),
         trust=config.trust,
         agent_version=agent_version(),
@@ -132,16 +139,3 @@ def agent_version() -> str:
     with suppress(PackageNotFoundError):
         return version("forgeyard")
     return ""
-
-
-async def tools(path: str) -> tuple[Toolchain, ...]:
-    """Ask every known tool on a PATH for its version, all at once and each for two seconds."""
-    answers = await asyncio.gather(*(_ask(name, path) for name in TOOLS))
-    return tuple(tool for tool in answers if tool is not None)
-
-
-async def _ask(name: str, path: str) -> Toolchain | None:
-    answer = await ask(TOOLS[name], path)
-    if answer is None:
-        return None
-    return Toolchain(name=name, version=parse_version(answer), provenance=Provenance.PROBED)

@@ -17,13 +17,13 @@ from forgeyard.agent import host, secrets
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.offers import Refusal, Situation, available_shells, refusal
+from forgeyard.agent.pulse import Pulse
 from forgeyard.agent.work import Shop, Work
 from forgeyard.errors import Conflict, ForgeyardError, NotFound, StaleRejected, Unavailable
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import (
     MAX_LEASES,
     Assignments,
-    Heartbeat,
     HeartbeatAnswer,
     Offer,
     Register,
@@ -32,7 +32,6 @@ from forgeyard.model.protocol import (
     Renew,
     RenewalVerdict,
 )
-from forgeyard.model.runner import ResourcePressure
 
 T = TypeVar("T")
 POLL_MS = 20_000
@@ -66,14 +65,14 @@ class Session:
         self._shop = shop
         self._id = registered.session_id
         self._registered = registered
-        self._offered = registration.capabilities
-        self._disk_headroom = registration.headroom.disk
+        self._pulse = Pulse(shop, registration)
+        self._news = asyncio.Event()
+        """Something is to be said before the next heartbeat is due."""
         self._wishes = wishes
         self._works: dict[LeaseId, Work] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused: dict[LeaseId, Refusal] = {}
         self._told_to_drain = False
-        self._pressure = ResourcePressure.NORMAL
         self._log = _log.bind(session=self._id)
 
     async def run(self) -> None:
@@ -84,7 +83,13 @@ class Session:
         """
         loops = [
             asyncio.ensure_future(loop)
-            for loop in (self._poll(), self._beat(), self._renew(), self._drain())
+            for loop in (
+                self._poll(),
+                self._beat(),
+                self._refresh(),
+                self._renew(),
+                self._drain(),
+            )
         ]
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
@@ -139,7 +144,13 @@ class Session:
 
     def _begin(self, offer: Offer) -> None:
         held = HeldLease(offer, session_id=self._id, clock=self._shop.clock)
-        work = Work(self._shop, held, longest_back_off=self._registered.longest_back_off / 1000)
+        work = Work(
+            self._shop,
+            held,
+            longest_back_off=self._registered.longest_back_off / 1000,
+            known=self._pulse.report.capabilities.toolchains,
+            doubt=self._look_again,
+        )
         self._works[offer.lease_id] = work
         self._spawn(self._see_through(work))
 
@@ -160,17 +171,17 @@ class Session:
 
     def _situation(self) -> Situation:
         """Look at the host as it is now; blocking."""
-        config = self._shop.config
+        config, offered = self._shop.config, self._pulse.report.capabilities
         taken = sum(work.slots for work in list(self._works.values()) if not work.is_over)
         return Situation(
             draining=self._told_to_drain or self._wishes.drain.is_set(),
             free_slots=config.jobs - taken,
-            pressure=self._pressure,
+            pressure=self._pulse.pressure,
             free_disk=host.disk(self._shop.work_dir).left,
             granted=self._granted(),
             shells=available_shells(config.path),
-            toolchains=self._offered.toolchains,
-            equipment=self._offered.equipment,
+            toolchains=offered.toolchains,
+            equipment=offered.equipment,
         )
 
     def _granted(self) -> frozenset[str]:
@@ -184,11 +195,10 @@ class Session:
             return frozenset()
 
     async def _beat(self) -> None:
-        """Say at the agreed pace that the session lives, and at once when it begins to drain."""
+        """Say at the agreed pace that the session lives, and at once when there is news."""
         back_off, every = self._back_off(), self._registered.heartbeat_every / 1000
-        drain = self._wishes.drain
         while True:
-            said_draining = drain.is_set()
+            self._news.clear()
             answer = await self._ask(self._say_that_we_live, back_off)
             if answer is None:
                 continue
@@ -198,19 +208,28 @@ class Session:
             # Not wait_for: on Python 3.11 it may swallow a cancellation.
             with suppress(TimeoutError):
                 async with asyncio.timeout(every):
-                    await (_never() if said_draining else drain.wait())
+                    await self._news.wait()
 
     async def _say_that_we_live(self) -> HeartbeatAnswer:
-        load = await asyncio.to_thread(
-            host.load, self._shop.work_dir, disk_headroom=self._disk_headroom
-        )
-        self._pressure = load.pressure()
-        message = Heartbeat(
-            pressure=self._pressure,
+        message = await self._pulse.message(
+            tuple(work.held.lease_id for work in self._active()),
             draining=self._wishes.drain.is_set(),
-            held=tuple(work.held.lease_id for work in self._active()),
         )
-        return await self._shop.client.heartbeat(self._id, message)
+        answer = await self._shop.client.heartbeat(self._id, message)
+        self._pulse.heard(message)
+        return answer
+
+    async def _refresh(self) -> None:
+        """Look at the host anew from time to time; the next heartbeat says what was found."""
+        while True:
+            await asyncio.sleep(self._shop.config.refresh_s)
+            await self._pulse.look_again(is_idle=not self._works)
+
+    async def _look_again(self) -> None:
+        """Look at the host anew and say at once what was found, without insisting."""
+        await self._pulse.look_again(is_idle=False)
+        with suppress(ForgeyardError):
+            await self._say_that_we_live()
 
     async def _renew(self) -> None:
         """Keep all leases alive, in one request."""
@@ -258,6 +277,7 @@ class Session:
     async def _drain(self) -> None:
         """Wait for the wish to end, then for what runs; end it after the drain timeout."""
         await self._wishes.drain.wait()
+        self._news.set()
         self._log.info("draining", running=len(self._works))
         halt = asyncio.ensure_future(self._wishes.halt.wait())
         until = asyncio.get_running_loop().time() + self._shop.config.drain_timeout_s
@@ -320,7 +340,3 @@ class Session:
     def _back_off(self, *, longest: float | None = None) -> BackOff:
         agreed = self._registered.longest_back_off / 1000
         return BackOff(longest=min(agreed, longest or agreed), rng=self._shop.rng)
-
-
-async def _never() -> None:
-    await asyncio.Event().wait()

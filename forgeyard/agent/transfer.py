@@ -9,6 +9,7 @@ from typing import BinaryIO, ParamSpec, TypeVar
 from forgeyard import archive
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.lease import HeldLease
+from forgeyard.agent.shelf import Shelf
 from forgeyard.agent.usage import Meter
 from forgeyard.agent.workspace import Folders
 from forgeyard.config import LimitsConfig
@@ -31,24 +32,28 @@ class Transfers:
         held: HeldLease,
         folders: Folders,
         *,
+        shelf: Shelf,
         meter: Meter,
         limits: LimitsConfig,
     ) -> None:
         self._client = client
         self._held = held
         self._folders = folders
+        self._shelf = shelf
         self._meter = meter
         self._limits = limits
         self._working: set[asyncio.Future[None]] = set()
 
     async def fetch(self, given: Input) -> Path:
-        """Download an input and verify it.
+        """Bring an input, from the shelf if it is there, and verify it.
 
         Raises:
             WrongDigest: it is not what was promised.
             TooLarge: it exceeds the limit of its kind.
         """
         target = self._folders.transfer / given.digest.replace(":", "-")
+        if await self.in_thread(self._shelf.take, given.digest, target) is not None:
+            return target
         pieces = self._client.fetch(self._held.lease_id, self._held.holder, digest=given.digest)
         await self._receive(pieces, target, digest=given.digest, limit=self._limit(given))
         return target
@@ -66,6 +71,7 @@ class Transfers:
             raise WrongDigest(
                 f"the bytes hash to {sink.digest()}, not to {digest}", field="digest", value=digest
             )
+        await self.in_thread(self._shelf.keep, digest, target)
         return sink.size
 
     async def unpack(self, given: Input, path: Path) -> int:
@@ -106,6 +112,8 @@ class Transfers:
             source=path,
         )
         self._meter.bytes_uploaded += packed.size
+        # A job that needs it may well come here.
+        await self.in_thread(self._shelf.keep, packed.digest, path)
 
     async def find_cache(self, cache: CacheSpec, key: Digest) -> Digest:
         """Ask what a cache's archive hashes to.
@@ -118,18 +126,22 @@ class Transfers:
         )
 
     async def fetch_cache(self, cache: CacheSpec, key: Digest) -> int:
-        """Download a cache's archive and verify it; return its size.
+        """Bring a cache's archive, from the shelf if it is there, and verify it; return its size.
 
         Raises:
             NotFound: there is none.
             WrongDigest: it is damaged.
         """
         digest = await self.find_cache(cache, key)
-        pieces = self._client.fetch_cache(
-            self._held.lease_id, self._held.holder, name=cache.name, key=key
-        )
         target, limit = self._cache_archive(cache), self._limits.output
-        return await self._receive(pieces, target, digest=digest, limit=limit)
+        size = await self.in_thread(self._shelf.take, digest, target)
+        if size is None:
+            pieces = self._client.fetch_cache(
+                self._held.lease_id, self._held.holder, name=cache.name, key=key
+            )
+            size = await self._receive(pieces, target, digest=digest, limit=limit)
+        self._shelf.used(key, digest)
+        return size
 
     async def unpack_cache(self, cache: CacheSpec) -> int:
         """Put a fetched cache's files into the workspace; return how many."""
@@ -167,6 +179,8 @@ class Transfers:
             source=path,
         )
         self._meter.bytes_uploaded += packed.size
+        await self.in_thread(self._shelf.keep, packed.digest, path)
+        self._shelf.used(key, packed.digest)
 
     def _cache_archive(self, cache: CacheSpec) -> Path:
         return self._folders.transfer / f"cache-{cache.name}"

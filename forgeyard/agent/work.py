@@ -5,17 +5,18 @@ Whatever happens in between, no process and no file of the attempt stays behind.
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 import structlog
 
-from forgeyard.agent import ending, secrets
+from forgeyard.agent import ending, secrets, toolchains
 from forgeyard.agent.attempt import Attempt
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.ending import Ending
+from forgeyard.agent.health import Health
 from forgeyard.agent.journal import Journal
 from forgeyard.agent.lease import Clock, HeldLease, Interrupted
 from forgeyard.agent.logs import LogStream
@@ -23,6 +24,7 @@ from forgeyard.agent.masking import Masker
 from forgeyard.agent.offers import search_path
 from forgeyard.agent.process import GroupId, kill_marked
 from forgeyard.agent.reports import Findings, Reports
+from forgeyard.agent.shelf import Shelf
 from forgeyard.agent.steps import KILL_AFTER_S, MARK, Bench, environment
 from forgeyard.agent.transfer import Transfers
 from forgeyard.agent.usage import Meter, Sampler
@@ -30,6 +32,7 @@ from forgeyard.agent.workspace import folders_of
 from forgeyard.config import AgentConfig, LimitsConfig
 from forgeyard.config import environment as allowed
 from forgeyard.errors import ForgeyardError
+from forgeyard.model.capability import Toolchain
 from forgeyard.model.job import FailureClass
 from forgeyard.model.protocol import CompletionVerdict, Outcome
 
@@ -43,6 +46,8 @@ class Shop:
     client: AgentClient
     journal: Journal
     sampler: Sampler
+    shelf: Shelf
+    health: Health
     config: AgentConfig
     limits: LimitsConfig
     work_dir: Path
@@ -55,8 +60,20 @@ class Shop:
 class Work:
     """The work on one offer."""
 
-    def __init__(self, shop: Shop, held: HeldLease, *, longest_back_off: float) -> None:
+    def __init__(
+        self,
+        shop: Shop,
+        held: HeldLease,
+        *,
+        longest_back_off: float,
+        known: Sequence[Toolchain],
+        doubt: Callable[[], Awaitable[None]],
+    ) -> None:
         self._shop = shop
+        self._known = known
+        """The tools of this host as they were reported before this lease was taken."""
+        self._doubt = doubt
+        """Looks at the host anew and says what was found, before anything else is said."""
         self.held = held
         self.is_active = False
         """Accepted and not yet reported: its lease is to be renewed."""
@@ -67,7 +84,12 @@ class Work:
         self._meter = Meter()
         self._reports = Reports(shop.client, held, longest_back_off=longest_back_off, rng=shop.rng)
         self._transfers = Transfers(
-            shop.client, held, self._folders, meter=self._meter, limits=shop.limits
+            shop.client,
+            held,
+            self._folders,
+            shelf=shop.shelf,
+            meter=self._meter,
+            limits=shop.limits,
         )
         self._log = _log.bind(
             lease=held.lease_id, job=self._spec.name, attempt=held.offer.attempt_number
@@ -102,7 +124,9 @@ class Work:
         masker = Masker(values.values())
         logs = LogStream(self._reports.log, masker=masker, limit=self._shop.limits.log_per_attempt)
         bench = self._bench(logs, values, accepted=begun)
-        attempt = Attempt(bench, self._reports, self._transfers, mask=masker.text)
+        attempt = Attempt(
+            bench, self._reports, self._transfers, mask=masker.text, altered=self._altered
+        )
         sending = asyncio.ensure_future(self.held.hold(logs.run()))
         try:
             end = granted if isinstance(granted, Ending) else await self._try(attempt)
@@ -122,6 +146,15 @@ class Work:
         except Exception as error:
             self._log.exception("attempt broke off")
             return ending.failed(FailureClass.INTERNAL, f"the agent failed: {error}")
+
+    async def _altered(self) -> str:
+        """Look whether the tools of this job are what they were; if not, all there is to say."""
+        wanted = self._spec.requires.toolchains
+        problem = await toolchains.altered(wanted, self._known, self._shop.config)
+        if problem:
+            self._log.warning("a tool has changed", problem=problem)
+            await self._doubt()
+        return problem
 
     async def _read_secrets(self) -> Mapping[str, str] | Ending:
         """Read the secrets of this job anew, for the operator may have changed them."""
@@ -147,7 +180,7 @@ class Work:
                 self.held.offer,
                 self._folders,
                 passed=allowed(config.pass_env),
-                path=search_path(wanted, config.toolchains, path=config.path),
+                path=search_path(wanted, config.toolchains, known=self._known, path=config.path),
                 secrets=values,
             ),
             logs=logs,
@@ -164,6 +197,7 @@ class Work:
     async def _report(self, end: Ending, attempt: Attempt, *, wall: float, masker: Masker) -> None:
         """Say how it ended; a success that the server finds incomplete is a failed upload."""
         self.is_over = True
+        self._shop.health.ended(end.failure_class)
         found = Findings(
             usage=self._meter.total(wall=wall), steps=tuple(attempt.steps), tests=attempt.tests
         )

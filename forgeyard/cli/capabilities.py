@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from forgeyard.cli import output
-from forgeyard.cli.shapes import Gpu, Runner
+from forgeyard.cli.runner_shapes import Gpu, Runner
 from forgeyard.cli.watching import now_ms
 
 COLUMNS: Final = ("capability", "value", "known by")

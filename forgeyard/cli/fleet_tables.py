@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from forgeyard.cli import output
-from forgeyard.cli.shapes import Amounts, Runner
+from forgeyard.cli.runner_shapes import Runner
+from forgeyard.cli.shapes import Amounts
 from forgeyard.cli.watching import now_ms
 
 RUNNER_COLUMNS: Final = ("runner", "state", "platform", "cpu", "memory", "disk", "jobs", "seen")

@@ -9,7 +9,7 @@ from forgeyard.cli.capabilities import COLUMNS, capability_rows, report_line
 from forgeyard.cli.client import missing, path_of, shaped
 from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, runner_rows
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
-from forgeyard.cli.shapes import Drained, Runner
+from forgeyard.cli.runner_shapes import Drained, Runner
 from forgeyard.cli.submitting import whoami
 
 app = typer.Typer(no_args_is_help=True, help="Look after the machines that execute jobs.")

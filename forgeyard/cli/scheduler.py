@@ -9,6 +9,7 @@ from forgeyard.cli import output
 from forgeyard.cli.client import Client, missing, path_of, shaped
 from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, amount_row, runner_rows
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
+from forgeyard.cli.runner_shapes import Runner
 from forgeyard.cli.shapes import (
     Capacity,
     Checkup,
@@ -17,7 +18,6 @@ from forgeyard.cli.shapes import (
     Preview,
     Queue,
     Run,
-    Runner,
     SchedulerStatus,
 )
 from forgeyard.cli.submitting import whoami

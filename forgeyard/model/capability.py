@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 from typing import Annotated, cast
+from unicodedata import normalize
 
 from annotated_types import MaxLen
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -122,6 +123,11 @@ class Requirements:
     trust: TrustClass | None = None
     agent_version: Word | None = None
     equipment: EquipmentRequirement = field(default_factory=EquipmentRequirement)
+
+
+def normal_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Write labels the one way that Unicode calls composed, so that what looks alike is alike."""
+    return {normalize("NFC", name): normalize("NFC", value) for name, value in labels.items()}
 
 
 def parse_range(text: str, *, field: str) -> SpecifierSet:

@@ -51,7 +51,7 @@ class Holdings:
     )
     """The size of each, by digest; those used last."""
     closures: Annotated[tuple[Word, ...], MaxLen(MAX_CLOSURES)] = ()
-    """Keys of dependency caches, the one used last first."""
+    """Keys of the dependency caches used last whose archives are here."""
     others: Bloom | None = None
     """The archives beyond those named one by one."""
 

@@ -52,6 +52,8 @@ AUTOMATIC_RETRY = (
     FailureClass.RUNNER_LOST,
     FailureClass.INPUT_FETCH,
     FailureClass.OUTPUT_UPLOAD,
+    # Another runner may have it, and this one has said by then that it has it no more.
+    FailureClass.TOOLCHAIN_UNAVAILABLE,
 )
 
 

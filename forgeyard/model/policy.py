@@ -189,6 +189,9 @@ class SchedulingPolicy:
             0, DAY, "how long no runner may exist for a job without its queue timeout counting"
         ),
     ] = Millis(0)
+    degraded_takes: Annotated[
+        int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
+    ] = 100
     priorities: PriorityPolicy = field(default_factory=PriorityPolicy)
     classes: ClassPolicy = field(default_factory=ClassPolicy)
     weights: ScoreWeights = field(default_factory=ScoreWeights)

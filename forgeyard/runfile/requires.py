@@ -4,7 +4,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from forgeyard.errors import InvalidRequirements, InvalidRunFile
-from forgeyard.model.capability import Requirements, ToolchainRequirement, parse_range
+from forgeyard.model.capability import (
+    Requirements,
+    ToolchainRequirement,
+    normal_labels,
+    parse_range,
+)
 from forgeyard.model.equipment import (
     DeviceRequirement,
     EquipmentRequirement,
@@ -36,7 +41,7 @@ def compile_requires(part: RequiresPart, at: str) -> Requirements:
         os_version=part.os_version,
         architecture=part.arch,
         toolchains=_toolchains(part, f"{at}.toolchains"),
-        labels=part.labels,
+        labels=normal_labels(part.labels),
         trust=part.trust,
         agent_version=part.agent_version,
         equipment=_equipment(part, at),

@@ -74,12 +74,10 @@ class Board:
         columns, wanted = self.columns, self.columns.wanted(job.resources)
         able = columns.takes_work & columns.satisfying(job.requirements)
         able &= fits(wanted, columns.room)
-        places = [place for place in np.flatnonzero(able).tolist() if self._asks(job, place)]
+        away = set(columns.turned_away(job))
+        places = [place for place in np.flatnonzero(able).tolist() if place not in away]
         places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
         return tuple(self._runner_id(place) for place in places[:length])
-
-    def _asks(self, job: SchedulingJob, place: int) -> bool:
-        return self._runner_id(place) not in job.refused_by
 
     def _runner_id(self, place: int) -> str:
         return self.columns.runners[place].runner_id
@@ -159,9 +157,7 @@ class Board:
         scores = row.scores.copy()
         for place, points in lent:
             scores[place] = points
-        if job.refused_by:
-            places = self.columns.place_of
-            scores[[places[name] for name in job.refused_by if name in places]] = NONE
+        scores[self.columns.turned_away(job)] = NONE
         for pool_id in outside:
             scores[self.columns.in_pool(pool_id)] = NONE
         return _best_first(scores, bisect_left(self.columns.hashes, hash64(job.job_id)), length)

@@ -19,7 +19,7 @@ from forgeyard.scheduler.diagnose import (
     never,
     not_now,
 )
-from forgeyard.scheduler.eligibility import RejectionCode, own_absences, rejections
+from forgeyard.scheduler.eligibility import RejectionCode, own_absences, own_reasons, rejections
 from forgeyard.scheduler.snapshot import SchedulingJob
 from forgeyard.scheduler.words import DIMENSIONS
 
@@ -52,10 +52,12 @@ class Census:
     def _not_now(self, job: SchedulingJob, able: Mask) -> Diagnosis:
         """Count what the runners that could do it are doing instead."""
         obstacles = self._obstacle
-        refusing = [place for place in self._refusing(job) if obstacles[place] == STAGES[FULL]]
-        if refusing:
+        away = [
+            (place, code) for place, code in self._away(job) if obstacles[place] == STAGES[FULL]
+        ]
+        if away:
             obstacles = obstacles.copy()
-            obstacles[refusing] = STAGES[RejectionCode.RECENTLY_REFUSED]
+            obstacles[[place for place, _ in away]] = [STAGES[code] for _, code in away]
         counts = np.bincount(obstacles[able]).tolist()
         return not_now(
             job,
@@ -69,7 +71,11 @@ class Census:
         columns = self._columns
         lacks = [self._lacks(job, profile) for profile in range(len(columns.profiles))]
         short = ~_enough(columns.wanted(job.resources), columns.room)
-        tally = self._absent + Counter({RejectionCode.RECENTLY_REFUSED: len(self._refusing(job))})
+        tally = self._absent + Counter(
+            rejection.code
+            for place in set(columns.turned_away(job))
+            for rejection in own_reasons(job, columns.runners[place])
+        )
         sizes = np.bincount(columns.profile_of, minlength=len(lacks)).tolist()
         for codes, size in zip(lacks, sizes, strict=True):
             tally.update(dict.fromkeys(codes, size))
@@ -127,9 +133,13 @@ class Census:
         found = rejections(job, self._columns.profiles[profile])
         return tuple(it.code for it in found if it.permanent and STAGES[it.code] < _AMOUNTS)
 
-    def _refusing(self, job: SchedulingJob) -> list[int]:
-        places = self._columns.place_of
-        return [places[name] for name in job.refused_by if name in places]
+    def _away(self, job: SchedulingJob) -> list[tuple[int, RejectionCode]]:
+        """List the places that would not have this very job, each with its first reason."""
+        columns = self._columns
+        return [
+            (place, next(own_reasons(job, columns.runners[place])).code)
+            for place in columns.turned_away(job)
+        ]
 
 
 def _enough(wanted: list[int], offered: Numbers) -> npt.NDArray[np.bool_]:

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from forgeyard.model.capability import Requirements
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.scheduler.eligibility import satisfies, takes_work
+from forgeyard.scheduler.eligibility import is_spared, satisfies, takes_work
 from forgeyard.scheduler.score import hash64
-from forgeyard.scheduler.snapshot import SchedulingRunner
+from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.words import DIMENSIONS
 
 Numbers = npt.NDArray[np.int64]
@@ -62,6 +62,24 @@ class Columns:
     def place_of(self) -> dict[str, int]:
         """Find a runner's place by its id."""
         return {runner.runner_id: place for place, runner in enumerate(self.runners)}
+
+    def turned_away(self, job: SchedulingJob) -> list[int]:
+        """List the places that would not have this very job now: asked before, or not well."""
+        refused = [self.place_of[name] for name in job.refused_by if name in self.place_of]
+        return [*refused, *(place for place in self._unwell if self._spares(place, job))]
+
+    def _spares(self, place: int, job: SchedulingJob) -> bool:
+        runner = self.runners[place]
+        return runner.runner_id not in job.refused_by and is_spared(runner, job)
+
+    @cached_property
+    def _unwell(self) -> list[int]:
+        return [place for place, runner in enumerate(self.runners) if runner.degraded]
+
+    @property
+    def has_unwell(self) -> bool:
+        """Tell whether the priority of a job decides about a runner."""
+        return bool(self._unwell)
 
     def in_pool(self, pool_id: str) -> Places:
         """List the places of a pool's runners."""

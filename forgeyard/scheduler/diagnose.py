@@ -103,6 +103,7 @@ _DOING = {
     RejectionCode.UNHEALTHY: ("is unhealthy", "are unhealthy"),
     RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
     RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
+    RejectionCode.DEGRADED: ("is not well", "are not well"),
 }
 _AWAITED = {
     DiagnosticCode.NO_CAPACITY_NOW: "room",

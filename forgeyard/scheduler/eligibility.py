@@ -20,6 +20,7 @@ from forgeyard.model.capability import (
 from forgeyard.model.gaps import Aspect, gaps, has_gaps
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources, Rounding
+from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.words import amount_of, amount_text, tool_text, wanted_tool
 
@@ -33,6 +34,7 @@ class RejectionCode(StrEnum):
     UNHEALTHY = "unhealthy"
     SUSPECT = "suspect"
     RECENTLY_REFUSED = "recently_refused"
+    DEGRADED = "degraded"
     PLATFORM_MISMATCH = "platform_mismatch"
     PLATFORM_UNKNOWN = "platform_unknown"
     ARCHITECTURE_MISMATCH = "architecture_mismatch"
@@ -93,7 +95,12 @@ _STATES = {
 _OS_VERSION = (RejectionCode.OS_VERSION_MISMATCH, RejectionCode.OS_VERSION_UNKNOWN)
 _AGENT_VERSION = (RejectionCode.AGENT_VERSION_MISMATCH, RejectionCode.AGENT_VERSION_UNKNOWN)
 BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))
-PASSING = BUSY | {*_STATES.values(), RejectionCode.SUSPECT, RejectionCode.RECENTLY_REFUSED}
+PASSING = BUSY | {
+    *_STATES.values(),
+    RejectionCode.SUSPECT,
+    RejectionCode.RECENTLY_REFUSED,
+    RejectionCode.DEGRADED,
+}
 """Reasons that pass with time; all others last until the runner or the job changes."""
 
 OF_THE_JOB: frozenset[RejectionCode] = frozenset()
@@ -150,6 +157,7 @@ def is_eligible(
     return (
         takes_work(runner)
         and runner.runner_id not in job.refused_by
+        and not is_spared(runner, job)
         and job.resources.fits_in(runner.free if free is None else free)
         and can_ever_run(job, runner)
     )
@@ -160,6 +168,11 @@ def takes_work(runner: SchedulingRunner) -> bool:
     return (
         runner.state is RunnerState.ONLINE and runner.session_id is not None and not runner.suspect
     )
+
+
+def is_spared(runner: SchedulingRunner, job: SchedulingJob) -> bool:
+    """Tell whether a runner that is not well gets no job of this weight (RUN-013)."""
+    return runner.degraded and BASE[job.priority] > runner.takes_up_to
 
 
 def can_ever_run(job: SchedulingJob, runner: SchedulingRunner) -> bool:
@@ -194,11 +207,22 @@ def is_trusted(wanted: TrustClass | None, offered: TrustClass) -> bool:
 def absences(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
     """List why a runner takes no work at present, or not this job."""
     yield from own_absences(runner)
+    yield from own_reasons(job, runner)
+
+
+def own_reasons(job: SchedulingJob, runner: SchedulingRunner) -> Iterator[Rejection]:
+    """List why a runner would not have this very job at present."""
     if runner.runner_id in job.refused_by:
         yield Rejection(
             code=RejectionCode.RECENTLY_REFUSED,
             wanted="a runner that has not refused it lately",
             offered=job.refused_by[runner.runner_id],
+        )
+    if is_spared(runner, job):
+        yield Rejection(
+            code=RejectionCode.DEGRADED,
+            wanted="a runner that is well",
+            offered=f"degraded, and takes no job of priority {job.priority} meanwhile",
         )
 
 
@@ -320,7 +344,11 @@ def _tool_mismatch(tool: Toolchain, wanted: ToolchainRequirement) -> RejectionCo
 def _missing_tool(offered: Capabilities, wanted: ToolchainRequirement) -> Rejection:
     named = [tool for tool in offered.toolchains if tool.name == wanted.name]
     reasons = (_tool_mismatch(tool, wanted) for tool in named)
-    found = " and ".join(tool_text(tool.version or "unknown", tool.digest) for tool in named)
+    # Every tool has a digest, of which a reader hears only where one was asked for.
+    found = " and ".join(
+        tool_text(tool.version or "unknown", tool.digest if wanted.digest else None)
+        for tool in named
+    )
     return Rejection(
         code=next(reasons, None) or RejectionCode.MISSING_TOOLCHAIN,
         wanted=wanted_tool(wanted),

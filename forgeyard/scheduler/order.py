@@ -80,9 +80,15 @@ def class_adjustment(scheduling_class: SchedulingClass, policy: SchedulingPolicy
     }[scheduling_class]
 
 
-def starvation_bound(priority: Priority, policy: SchedulingPolicy) -> Millis:
-    """Tell after what wait no job that becomes eligible later can overtake, emergencies aside."""
-    return Millis(max(0, policy.aging_limit - BASE[priority]) * policy.aging_step)
+def starvation_bound(
+    priority: Priority, policy: SchedulingPolicy, *, adjustment: int = 0
+) -> Millis:
+    """Tell after what wait no job that becomes eligible later can overtake, emergencies aside.
+
+    What is taken off a priority makes its way to the limit longer.
+    """
+    base = max(0, BASE[priority] + adjustment)
+    return Millis(max(0, policy.aging_limit - base) * policy.aging_step)
 
 
 def sort_key(job: SchedulingJob, policy: SchedulingPolicy, now: int) -> tuple[int, int, str]:

@@ -245,7 +245,8 @@ def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosi
     found: list[Diagnosis] = []
     census = Census(board.columns)
     for job in blocked:
-        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())))
+        weight = job.priority if board.columns.has_unwell else None
+        key = (board.kind_of(job), tuple(sorted(job.refused_by.items())), weight)
         if key not in known:
             known[key] = census.diagnose(job)
         found.append(known[key].about(job.job_id))

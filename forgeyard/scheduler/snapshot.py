@@ -117,6 +117,8 @@ class SchedulingRunner:
     pressure: ResourcePressure = ResourcePressure.NORMAL
     degraded: bool = False
     """It works, but says itself that something is wrong with it (RUN-013)."""
+    takes_up_to: int = 400
+    """While it is degraded: the base priority up to which policy lets it take jobs."""
     location: Location = SOMEWHERE
     holdings: Holdings = NOTHING_HELD
     """What it need not fetch, as far as it said (SCO-009)."""
@@ -251,7 +253,7 @@ def _runner_line(runner: SchedulingRunner) -> list[object]:
         _amounts(runner.allocatable),
         _amounts(runner.reserved),
         runner.pressure,
-        runner.degraded,
+        [runner.degraded, runner.takes_up_to],
         [runner.location.host, runner.location.site, runner.location.region],
         runner.holdings_digest,
         [runner.penalty, runner.penalty_at],

@@ -4,8 +4,10 @@ A report that cannot be is refused whole. One that is merely odd, such as a head
 host, is taken and cut down, for a runner that goes silent over it would help nobody (SP-060).
 """
 
+from dataclasses import replace
+
 from forgeyard.errors import InvalidRequest
-from forgeyard.model.capability import report_digest
+from forgeyard.model.capability import normal_labels, report_digest
 from forgeyard.model.equipment import RESERVED_PROVENANCE, Provenance
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.protocol import Report
@@ -52,7 +54,8 @@ def described(report: Report, *, now: int) -> dict[str, object]:
 
     A host never keeps back more than it has, so that nothing allocatable is ever below zero.
     """
-    capabilities = codec.encode(report.capabilities)
+    said = report.capabilities
+    capabilities = codec.encode(replace(said, labels=normal_labels(said.labels)))
     return {
         "capabilities": capabilities,
         "capability_digest": report_digest(capabilities),

@@ -14,6 +14,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from forgeyard.model.capability import Capabilities
+from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.snapshot import SchedulingRunner
 from forgeyard.store import snapshot, tables
 from forgeyard.store.changes import Row
@@ -50,6 +51,7 @@ class RunnerCache:
     def __init__(self, *, overlap_ms: int = OVERLAP_MS) -> None:
         self._overlap_ms = overlap_ms
         self._lock = threading.Lock()
+        self._policy = SchedulingPolicy()
         self._known: dict[str, _Known] = {}
         self._reports: dict[str, Capabilities] = {}
         self._sums: Sums = (0,) * (1 + len(_STAMP))
@@ -58,10 +60,13 @@ class RunnerCache:
         self.reloads = 0
         """How often something had been missed."""
 
-    def read(self, connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
-        """Read what has changed; give all runners by id."""
+    def read(
+        self, connection: sa.Connection, policy: SchedulingPolicy
+    ) -> tuple[SchedulingRunner, ...]:
+        """Read what has changed; give all runners by id, as they are seen under a policy."""
         with self._lock:
-            if not self._known:
+            if not self._known or policy != self._policy:
+                self._policy = policy
                 self._reload(connection)
             elif self._refresh(connection) != self._sums:
                 self.reloads += 1
@@ -98,7 +103,7 @@ class RunnerCache:
         stamp: Sums = tuple(row[name] for name in _STAMP)
         if len(self._reports) > MOST_REPORTS:
             self._reports.clear()
-        runner = snapshot.runner_of(row, self._reports)
+        runner = snapshot.runner_of(row, self._reports, self._policy)
         known = _Known(stamp=stamp, fingerprint=fingerprint, runner=runner)
         self._known[row["runner_id"]] = known
         old = (1, *before.stamp) if before is not None else (0,) * len(self._sums)

@@ -42,7 +42,7 @@ from forgeyard.store.engine import database_now
 from forgeyard.store.parked_classes import Standing
 from forgeyard.store.release import DIMENSIONS
 
-RunnerReader = Callable[[sa.Connection], tuple[SchedulingRunner, ...]]
+RunnerReader = Callable[[sa.Connection, SchedulingPolicy], tuple[SchedulingRunner, ...]]
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
 _AMOUNTS = {
@@ -74,7 +74,7 @@ def load(
     rows = _eligible(connection, partition, policy, among=among, now=now, limit=limit)
     refusals, passing = _refusals(connection, now=now)
     jobs, damaged = _jobs(rows, refusals, policy.lease, now=now)
-    runners = (read_runners or _runners)(connection)
+    runners = (read_runners or _runners)(connection, policy)
     waiting = standing.parked + (int(rows[0]["waiting"]) if rows else 0)
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
@@ -263,7 +263,7 @@ def _job(
     )
 
 
-def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
+def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
@@ -273,20 +273,22 @@ def _runners(connection: sa.Connection) -> tuple[SchedulingRunner, ...]:
     names = [column.name for column in runners.c]
     known: dict[str, Capabilities] = {}
     # A mapping of SQLAlchemy's own would cost as much as all the rest.
-    found = (runner_of(dict(zip(names, row, strict=True)), known) for row in rows)
+    found = (runner_of(dict(zip(names, row, strict=True)), known, policy) for row in rows)
     return tuple(runner for runner in found if runner is not None)
 
 
-def runner_of(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner | None:
+def runner_of(
+    row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy
+) -> SchedulingRunner | None:
     """Read a runner; `known` spares decoding a report again. Nothing, if its row is damaged."""
     try:
-        return _runner(row, known)
+        return _runner(row, known, policy)
     except (Corrupt, ValueError) as error:
         logger.warning("runner %s cannot be read: %s", row["name"], error)
         return None
 
 
-def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
+def _runner(row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
         known[reported] = decode(Capabilities, reported)
@@ -306,6 +308,7 @@ def _runner(row: Row, known: dict[str, Capabilities]) -> SchedulingRunner:
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
         degraded=row["health"] == RunnerHealth.DEGRADED,
+        takes_up_to=policy.degraded_takes,
         location=_location(row["location"]),
         holdings=holdings,
         holdings_digest=holdings_digest,

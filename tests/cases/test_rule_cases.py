@@ -135,7 +135,7 @@ def test_the_thirteenth_job_of_a_runner_with_twelve_slots_waits_for_a_slot() -> 
     assert RejectionCode.INSUFFICIENT_SLOTS in [it.code for it in rejections(wide, runner)]
 
 
-@pytest.mark.case("SP-056")
+@pytest.mark.case("SP-056", "SP-059")
 def test_a_runner_that_holds_more_than_it_has_harms_no_cycle_and_gets_nothing() -> None:
     shrunk = a_runner("shrunk", total=amounts(cpu=500), reserved=amounts(cpu=4_000, slots=4))
     made = plan(a_snapshot([a_job("a"), a_job("b")], [shrunk, a_runner()]), POLICY)

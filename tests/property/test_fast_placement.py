@@ -14,6 +14,7 @@ from forgeyard.model.wishes import Wishes
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
+from forgeyard.scheduler.eligibility import is_eligible
 from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import Plan, plan
@@ -22,7 +23,7 @@ from tests.scheduling import NOW
 from tests.tree import POOLS, Path, some_tree
 from tests.worlds import demand_hits, some_amounts, some_crumbs, some_job, some_runner
 
-WORLDS = 420
+WORLDS = 460
 HUGE = (2**55, 2**61)
 """Too much for a product, and too much for a sum."""
 
@@ -155,6 +156,7 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["lent beyond a quota"] += naive.lent
         hits["on a runner with held room"] += naive.used_a_hold
         hits["not the oldest first"] += _is_fair_turn(world, policy, made)
+        hits["kept from an unwell runner"] += _spared(world)
         hits["ties broken"] += naive.ties
         hits["stale scores corrected"] += naive.stale
         hits["never"] += sum(it.permanent for it in made.diagnoses)
@@ -163,6 +165,16 @@ def test_the_fast_plan_equals_the_naive_one_in_every_world() -> None:
         hits["reckoned in Python's integers"] += not Board(world.runners, policy).columns.exact
     demand_hits(hits, *hits)
     print(f"{WORLDS} worlds")
+
+
+def _spared(world: Snapshot) -> int:
+    """Count the pairs that only the runner's health forbids."""
+    return sum(
+        not is_eligible(job, runner) and is_eligible(job, replace(runner, degraded=False))
+        for job in world.jobs
+        for runner in world.runners
+        if runner.degraded
+    )
 
 
 def _is_fair_turn(world: Snapshot, policy: SchedulingPolicy, made: Plan) -> bool:

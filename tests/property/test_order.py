@@ -47,11 +47,12 @@ def test_after_its_bound_no_later_job_overtakes_except_an_emergency() -> None:
     @given(seed=seeds)
     def check(seed: int) -> None:
         rng = Random(seed)
-        job = a_job("z", priority=rng.choice(ORDINARY))
+        less = rng.choice((0, 0, -50, -400, 30))
+        job = a_job("z", priority=rng.choice(ORDINARY), adjustment=less)
         later = a_job(
             "a", priority=rng.choice(ORDINARY), eligible_at=NOW + rng.randint(1, 500 * MINUTE)
         )
-        bound = NOW + starvation_bound(job.priority, POLICY)
+        bound = NOW + starvation_bound(job.priority, POLICY, adjustment=less)
         now = max(bound, later.eligible_at) + rng.randint(0, 500 * MINUTE)
         assert sort_key(job, POLICY, now) < sort_key(later, POLICY, now)
         hits["later"] += 1

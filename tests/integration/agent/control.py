@@ -130,7 +130,13 @@ class Control:
 
     def settings(self, name: str = "runner-1", **changed: object) -> AgentSettings:
         """Describe an agent with a work directory of its own."""
-        usual = {"headroom_disk": "0", "headroom_memory": "0", "drain_timeout_s": 20.0}
+        # Without a local cache everything is fetched, which is what most tests are about.
+        usual = {
+            "headroom_disk": "0",
+            "headroom_memory": "0",
+            "drain_timeout_s": 20.0,
+            "local_cache": "0",
+        }
         own = {"name": name, "work_dir": str(self.folder / name), "path": str(self._tools())}
         config = AgentConfig.model_validate({**usual, **own, **changed})
         return AgentSettings(url=self.url, token=TOKEN, config=config, limits=LIMITS)

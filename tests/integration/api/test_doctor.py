@@ -159,6 +159,7 @@ async def test_offers_nobody_takes_and_leases_nobody_sweeps_are_found(house: Hou
     assert (await _examined(house))["lease_backlog"]["verdict"] == "fail"
 
 
+@pytest.mark.case("SP-059")
 @pytest.mark.requirement("DIA-025")
 async def test_books_that_do_not_balance_are_found_and_only_read(house: House) -> None:
     await _healthy(house)

@@ -9,6 +9,7 @@ from forgeyard.errors import InvalidRequest
 from forgeyard.model.capability import TrustClass
 from forgeyard.model.equipment import Device, Equipment, Provenance
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
+from forgeyard.model.job import Priority
 from forgeyard.model.protocol import Report
 from forgeyard.model.runner import ResourcePressure, RunnerHealth
 from forgeyard.scheduler.explain import explain
@@ -190,4 +191,25 @@ def test_holdings_that_cannot_be_read_are_no_hint_and_nothing_worse(desk: Desk) 
     assert seen(desk).holdings == NOTHING_HELD
     assert shown(desk).holdings.objects == 0
     desk.submit(a_job_spec())
+    assert desk.cycle().granted == 1
+
+
+@pytest.mark.requirement("RUN-013")
+def test_policy_says_what_an_unwell_runner_takes_and_the_job_says_why_it_waits(
+    desk: Desk,
+) -> None:
+    session_id = desk.register().session_id
+    desk.heartbeat(session_id, health=RunnerHealth.DEGRADED)
+    desk.submit(a_job_spec("urgent", priority=Priority.HIGH))
+    desk.submit(a_job_spec("usual"))
+    assert desk.cycle().granted == 1
+    (urgent,), (usual,) = (desk.rows(tables.jobs, name=name) for name in ("urgent", "usual"))
+    assert (urgent["state"], usual["state"]) == ("eligible", "leased")
+    assert "only runner-1 can run this job, but it is not well" in urgent["diagnosis"]
+    desk.policy = replace(desk.policy, degraded_takes=400)
+    assert desk.cycle().granted == 1
+    desk.policy = replace(desk.policy, degraded_takes=-1)
+    desk.submit(a_job_spec("another"))
+    assert desk.cycle().granted == 0
+    desk.heartbeat(session_id)
     assert desk.cycle().granted == 1

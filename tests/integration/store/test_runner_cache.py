@@ -1,6 +1,7 @@
 """A process remembers runners and is never wrong about them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -126,6 +127,15 @@ def test_a_row_that_was_changed_behind_its_back_is_noticed(desk: Desk) -> None:
     desk.overwrite(tables.runners, runner_id, reserved_slots=3, changed_at=7)
     check(desk, cache)
     assert cache.reloads == 1
+
+
+def test_another_policy_has_runners_seen_anew(desk: Desk) -> None:
+    desk.register()
+    cache = RunnerCache()
+    check(desk, cache)
+    desk.policy = replace(desk.policy, degraded_takes=-1)
+    check(desk, cache)
+    assert cache.reloads == 0
 
 
 def test_a_runner_that_is_gone_is_forgotten(desk: Desk) -> None:

@@ -1,5 +1,7 @@
 """What the kernel says about sizes, limits and pressure, read without trust."""
 
+from pathlib import Path
+
 import pytest
 
 from forgeyard.agent import host
@@ -60,13 +62,14 @@ def test_the_share_of_time_in_which_all_work_stalls_is_read() -> None:
     assert host.parse_stall("full avg10=nonsense\n") == 0.0
 
 
-def a_load(*, memory: int = 50, disk: int = 50, stall: float = 0.0) -> Load:
+def a_load(*, memory: int = 50, disk: int = 50, stall: float = 0.0, is_hot: bool = False) -> Load:
     """Describe a host by what is left of a hundred units."""
     return Load(
         memory=Amount(total=100, left=memory),
         disk=Amount(total=100, left=disk),
         disk_headroom=10,
         memory_stall=stall,
+        is_hot=is_hot,
     )
 
 
@@ -76,7 +79,26 @@ def test_pressure_names_the_worst_shortage() -> None:
     assert a_load(stall=60.0).pressure() is ResourcePressure.MEMORY
     assert a_load(disk=4).pressure() is ResourcePressure.DISK
     assert a_load(disk=9).pressure() is ResourcePressure.DISK
+    assert a_load(is_hot=True).pressure() is ResourcePressure.THERMAL
+    assert a_load(disk=9, is_hot=True).pressure() is ResourcePressure.DISK
 
 
 def test_a_size_that_could_not_be_read_is_no_shortage() -> None:
     assert not Amount(total=0, left=0).is_scarce
+
+
+@pytest.mark.requirement("RUN-014")
+def test_a_host_is_hot_close_to_a_limit_that_its_kernel_names(tmp_path: Path) -> None:
+    assert not host.is_hot(tmp_path / "absent")
+    zone = tmp_path / "thermal_zone0"
+    zone.mkdir()
+    (zone / "temp").write_text("94999\n")
+    assert not host.is_hot(tmp_path)
+    for number, kind, limit in ((0, "passive", 60_000), (1, "critical", 100_000), (2, "hot", 0)):
+        (zone / f"trip_point_{number}_type").write_text(f"{kind}\n")
+        (zone / f"trip_point_{number}_temp").write_text(f"{limit}\n")
+    assert not host.is_hot(tmp_path)
+    (zone / "temp").write_text("95000\n")
+    assert host.is_hot(tmp_path)
+    (zone / "temp").write_text("unreadable")
+    assert not host.is_hot(tmp_path)

@@ -110,7 +110,11 @@ def test_the_path_begins_with_the_toolchains_that_the_job_asked_for() -> None:
         ToolchainConfig(name="python", version="3.12.4", bin="/tools/312"),
         ToolchainConfig(name="node", version="20.1.0", bin="/tools/node"),
     )
-    wanted = needs("python", ">=3.12").toolchains
-    assert search_path(wanted, offered, path="/usr/bin") == "/tools/312:/usr/bin"
-    assert search_path((), offered, path="/usr/bin") == "/usr/bin"
-    assert search_path(needs("git").toolchains, offered, path="/usr/bin") == "/usr/bin"
+    known = tuple(replace(tool.toolchain(), digest=f"sha256:{tool.bin}") for tool in offered)
+    for wish, found in (
+        (needs("python", ">=3.12"), "/tools/312:/usr/bin"),
+        (needs("python", digest="sha256:/tools/310"), "/tools/310:/usr/bin"),
+        (Requirements(), "/usr/bin"),
+        (needs("git"), "/usr/bin"),
+    ):
+        assert search_path(wish.toolchains, offered, known=known, path="/usr/bin") == found

@@ -2,7 +2,7 @@
 
 import pytest
 
-from forgeyard.agent.probe import parse_version
+from forgeyard.agent.asking import parse_version
 
 
 @pytest.mark.parametrize(

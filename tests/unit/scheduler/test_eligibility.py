@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from forgeyard.model.capability import (
@@ -8,6 +10,7 @@ from forgeyard.model.capability import (
     ToolchainRequirement,
     TrustClass,
 )
+from forgeyard.model.job import Priority
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.scheduler.eligibility import (
     PASSING,
@@ -245,3 +248,30 @@ def test_every_reason_is_reported_not_only_the_first() -> None:
         RejectionCode.PLATFORM_MISMATCH,
         RejectionCode.TRUST_MISMATCH,
     ]
+
+
+@pytest.mark.requirement("RUN-013", "RUN-012")
+@pytest.mark.parametrize(
+    ("takes_up_to", "takes"),
+    [
+        (-1, []),
+        (0, ["low"]),
+        (100, ["low", "normal"]),
+        (400, ["low", "normal", "high", "release_critical", "emergency"]),
+    ],
+)
+def test_an_unwell_runner_takes_the_jobs_that_policy_leaves_to_it(
+    takes_up_to: int, takes: list[str]
+) -> None:
+    runner = a_runner(degraded=True, takes_up_to=takes_up_to)
+    jobs = [a_job(priority=priority) for priority in Priority]
+    assert [job.priority for job in jobs if is_eligible(job, runner)] == takes
+    assert all(is_eligible(job, replace(runner, degraded=False)) for job in jobs)
+
+
+def test_what_an_unwell_runner_does_not_take_is_said_and_passes() -> None:
+    job = a_job(priority=Priority.HIGH)
+    (found,) = rejections(job, a_runner(degraded=True, takes_up_to=100))
+    assert (found.code, found.permanent) == (RejectionCode.DEGRADED, False)
+    assert found.text == "is degraded, and takes no job of priority high meanwhile"
+    assert can_ever_run(job, a_runner(degraded=True, takes_up_to=-1))
