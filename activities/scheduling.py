@@ -110,6 +110,7 @@ class SchedulingActivities:
             with write(self._engine) as connection:
                 done = preemption.clear(connection, nomination, partition, policy=policy)
             if done:
+                telemetry.PREEMPTIONS.inc(len(nomination.victims))
                 logger.warning(
                     "%d jobs on %s are stopped for %s",
                     len(nomination.victims),

@@ -50,6 +50,11 @@ CONFLICTS = Counter(
     ("verdict",),
     registry=REGISTRY,
 )
+PREEMPTIONS = Counter(
+    "forgeyard_scheduler_preemptions",
+    "Jobs that were stopped to make room for an urgent one.",
+    registry=REGISTRY,
+)
 REJECTIONS = Counter(
     "forgeyard_scheduler_rejections",
     "Runners that cycles turned down for a job that none can ever run, by reason.",

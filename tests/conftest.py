@@ -30,6 +30,9 @@ _EMPTY = (
         if table not in (tables.scopes, tables.pools)
     ),
     f"DELETE FROM {tables.pools.name} WHERE pool_id <> 'pol_default'",
+    "DELETE FROM scopes WHERE scope_id NOT LIKE '%\\_default' AND scope_id <> 'scp_root'",
+    "UPDATE scopes SET version = 1, weight = 1, burst_percent = 0, paused = 0, note = NULL,"
+    " finish_tag = 0, clock = 0, max_jobs = NULL, max_cpu_milli = NULL, max_memory_bytes = NULL",
 )
 
 

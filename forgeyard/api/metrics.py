@@ -20,6 +20,7 @@ from forgeyard.errors import StoreUnavailable
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.pressure import Signal
 from forgeyard.store.engine import read
 from forgeyard.store.figures import Figures, read_figures
 
@@ -151,6 +152,13 @@ def _of_leases(found: Figures) -> Iterator[Metric]:
 
 def _of_scheduling(found: Figures) -> Iterator[Metric]:
     status = found.status
+    up = status.last_cycle.pressure.split(",") if status.last_cycle else ()
+    yield _many(
+        "forgeyard_scheduler_backpressure",
+        "Whether a signal of pressure was up in the last cycle.",
+        "signal",
+        {signal: int(signal in up) for signal in Signal},
+    )
     yield _one(
         "forgeyard_outbox_undelivered",
         "Committed events that no workflow has been told of.",

@@ -1,5 +1,6 @@
 """What the scheduler sees and why it decides as it does; nothing here changes anything."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -7,13 +8,21 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path
 
 from forgeyard.api.dependencies import Deps
-from forgeyard.model.transitions import JobState
+from forgeyard.model.transitions import JobState, LeaseState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler import telling
 from forgeyard.scheduler.explain import Background, Explanation, explain
 from forgeyard.scheduler.score import BEST
 from forgeyard.scheduler.suggest import Suggestion, suggest
-from forgeyard.store import estimates, overview, parked_classes, snapshot, views
+from forgeyard.store import (
+    capacity,
+    estimates,
+    figures,
+    overview,
+    parked_classes,
+    snapshot,
+    views,
+)
 from forgeyard.store.changes import JOB, find
 from forgeyard.store.engine import read
 
@@ -39,8 +48,19 @@ class JobScheduling(Explanation):
 class StatusShown(overview.SchedulerStatus):
     """How the scheduler stands, and where the Temporal Web UI shows its workflows."""
 
+    leases: Mapping[LeaseState, int]
+    allocatable: Resources
+    """Of the runners that take work."""
+    free: Resources
     ui_url: str
     namespace: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityShown(overview.CapacityView):
+    """The sums over all runners that take work, and those of every pool and platform."""
+
+    pools: tuple[capacity.CapacityGroup, ...]
 
 
 @router.get("/jobs/{job_id}/scheduling")
@@ -107,7 +127,12 @@ def scheduler_status(deps: Deps) -> StatusShown:
     """Tell how much waits and runs, what the last cycle did, and whether anything is stuck."""
     with read(deps.engine) as connection:
         found = overview.scheduler_status(connection, deps.config.partition)
+        allocatable, reserved = figures.amounts(connection)
+        leases = figures.live_leases(connection)
     return StatusShown(
+        leases=leases,
+        allocatable=allocatable,
+        free=allocatable.minus(reserved),
         **{name: getattr(found, name) for name in overview.SchedulerStatus.__slots__},
         ui_url=deps.config.temporal.ui_url,
         namespace=deps.config.temporal.namespace,
@@ -121,11 +146,21 @@ def scheduler_queues(deps: Deps) -> tuple[overview.QueueView, ...]:
         return overview.queues(connection)
 
 
-@router.get("/scheduler/capacity")
-def scheduler_capacity(deps: Deps) -> overview.CapacityView:
-    """Sum up what the runners offer, hold and have left."""
+@router.get("/scheduler/queues/by/{grouping}")
+def scheduler_groups(grouping: capacity.Grouping, deps: Deps) -> tuple[capacity.JobGroup, ...]:
+    """Count the jobs that could start and those on runners, by one thing."""
     with read(deps.engine) as connection:
-        return overview.capacity(connection)
+        return capacity.job_groups(connection, grouping)
+
+
+@router.get("/scheduler/capacity")
+def scheduler_capacity(deps: Deps) -> CapacityShown:
+    """Sum up what the runners offer, hold and have left, all together and by pool."""
+    with read(deps.engine) as connection:
+        found = overview.capacity(connection)
+        pools = capacity.capacity_groups(connection)
+    sums = {name: getattr(found, name) for name in overview.CapacityView.__slots__}
+    return CapacityShown(**sums, pools=pools)
 
 
 @router.get("/scheduler/runners")

@@ -1,26 +1,47 @@
 """`forgeyard scheduler …`: what the scheduler sees, and why it decides as it does."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 
 from forgeyard.cli import output
 from forgeyard.cli.client import Client, missing, path_of, shaped
-from forgeyard.cli.fleet_tables import RUNNER_COLUMNS, amount_row, runner_rows
+from forgeyard.cli.fleet_tables import (
+    POOL_COLUMNS,
+    RUNNER_COLUMNS,
+    amount_row,
+    free_text,
+    pool_rows,
+    runner_rows,
+)
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
 from forgeyard.cli.runner_shapes import Runner
-from forgeyard.cli.shapes import (
-    Capacity,
+from forgeyard.cli.scheduler_shapes import (
+    CapacityByPool,
     Checkup,
-    Explanation,
     Held,
+    JobGroup,
     Preview,
-    Queue,
-    Run,
     SchedulerStatus,
 )
+from forgeyard.cli.shapes import (
+    Explanation,
+    Queue,
+    Run,
+)
 from forgeyard.cli.submitting import whoami
+
+
+class Grouping(StrEnum):
+    """By what jobs are counted."""
+
+    PRIORITY = "priority"
+    TENANT = "tenant"
+    PLATFORM = "platform"
+    POOL = "pool"
+
 
 app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
 SLOW_RELAY_MS = 5_000
@@ -49,6 +70,8 @@ def status(
         ("partition", found.partition),
         ("jobs", _counts(found.jobs)),
         ("runners", _counts(found.runners)),
+        ("leases", _counts(found.leases)),
+        ("free", free_text(found.free, found.allocatable)),
         ("longest wait", output.duration(found.oldest_eligible_ms) or "nothing waits"),
         ("last cycle", _last_cycle(found)),
         ("relay", _relay(found.outbox_lag_ms)),
@@ -168,6 +191,9 @@ def rebalance(
 
 @app.command()
 def queues(
+    by: Annotated[
+        Grouping | None, typer.Option("--by", help="Count by this instead of by queue.")
+    ] = None,
     as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -177,12 +203,16 @@ def queues(
 
     \b
     Example:
-      forgeyard scheduler queues --json
+      forgeyard scheduler queues --by tenant
     """
     with connect(url, token_file, data_dir) as client:
-        answer = client.get("/v1/scheduler/queues")
+        path = f"/v1/scheduler/queues/by/{by}" if by else "/v1/scheduler/queues"
+        answer = client.get(path)
     if as_json:
         output.put_json(answer)
+        return
+    if by:
+        _put_groups(by, shaped(tuple[JobGroup, ...], answer))
         return
     rows = [
         (
@@ -197,6 +227,15 @@ def queues(
     ]
     columns = ("queue", "pending", "eligible", "on runners", "longest wait", "state")
     output.put_table(columns, rows, empty="no queues")
+
+
+def _put_groups(by: str, groups: Iterable[JobGroup]) -> None:
+    rows = [
+        (one.name, str(one.eligible), str(one.running), output.duration(one.oldest_eligible_ms))
+        for one in groups
+    ]
+    columns = (by, "eligible", "on runners", "longest wait")
+    output.put_table(columns, rows, empty="no job waits or runs")
 
 
 @app.command()
@@ -217,7 +256,7 @@ def capacity(
     if as_json:
         output.put_json(answer)
         return
-    found = shaped(Capacity, answer)
+    found = shaped(CapacityByPool, answer)
     rows = [
         amount_row("allocatable", found.allocatable),
         amount_row("reserved", found.reserved),
@@ -225,6 +264,9 @@ def capacity(
         amount_row("wanted by waiting jobs", found.wanted),
     ]
     output.put_table(("", "cpu", "memory", "disk", "slots"), rows, empty="")
+    if found.pools:
+        output.put()
+        output.put_table(POOL_COLUMNS, pool_rows(found.pools), empty="")
     output.say(f"{found.runners} runners take work, {found.absent} do not")
 
 

@@ -12,7 +12,7 @@ from itertools import chain
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.order import served
-from forgeyard.scheduler.scopes import ROOT, Tags, service
+from forgeyard.scheduler.scopes import Tags, service
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 
 Waiting = Iterator[SchedulingJob]
@@ -56,60 +56,70 @@ def _parted(jobs: Iterable[SchedulingJob]) -> tuple[list[SchedulingJob], list[Sc
     return urgent, others
 
 
+Path = tuple[str, ...]
+
+
 class _Band:
     """A tree of scopes with jobs at its leaves, walked anew for every turn.
 
     Among scopes the smallest finish tag starts earliest, whatever their parent's clock, so a heap
-    of tags is all that a level needs. Only the path served last can have moved meanwhile.
+    of tags is all that a level needs. A node is a path from the root: should rows disagree about
+    the parent of a scope, it stands in two places, and an entry whose tag has grown is mended when
+    it comes up.
     """
 
     def __init__(
         self, jobs: Iterable[SchedulingJob], tags: Tags, *, policy: SchedulingPolicy, now: int
     ) -> None:
         self._tags = tags
-        self._children: dict[str, list[tuple[int, str]]] = {}
+        queues: dict[Path, list[SchedulingJob]] = {}
+        for job in jobs:
+            queues.setdefault(job.scopes, []).append(job)
+        self._children = self._grown(queues)
         self._waiting = {
-            queue: _Line(served(members, policy, now))
-            for queue, members in self._grow(jobs).items()
+            path: _Line(served(members, policy, now)) for path, members in queues.items()
         }
 
-    def _grow(self, jobs: Iterable[SchedulingJob]) -> Mapping[str, list[SchedulingJob]]:
-        """Sort jobs by queue and build the tree above them."""
-        queues: dict[str, list[SchedulingJob]] = {}
-        for job in jobs:
-            members = queues.setdefault(job.queue_id, [])
-            members.append(job)
-        below: dict[str, set[str]] = {}
-        for members in queues.values():
-            path = members[0].scopes
-            for parent, scope_id in zip((ROOT, *path), path, strict=False):
-                below.setdefault(parent, set()).add(scope_id)
-        for parent, scopes in below.items():
-            heap = [(self._tags.finish.get(scope_id, 0), scope_id) for scope_id in scopes]
+    def _grown(self, queues: Iterable[Path]) -> Mapping[Path, list[tuple[int, str]]]:
+        """Build the tree above the queues."""
+        below: dict[Path, set[str]] = {}
+        for path in queues:
+            for level, scope_id in enumerate(path):
+                below.setdefault(path[:level], set()).add(scope_id)
+        heaps = {
+            parent: [(self._tags.finish.get(scope_id, 0), scope_id) for scope_id in scopes]
+            for parent, scopes in below.items()
+        }
+        for heap in heaps.values():
             heapify(heap)
-            self._children[parent] = heap
-        return queues
+        return heaps
 
     def __iter__(self) -> Waiting:
-        while self._children.get(ROOT):
+        while self._children.get(()):
             path = self._path()
-            job = self._waiting[path[-1]].take()
+            job = self._waiting[path].take()
             if job is not None:
                 yield job
             self._mend(path)
 
-    def _path(self) -> list[str]:
+    def _path(self) -> Path:
         """Follow the earliest start from the root to a queue."""
-        path = [ROOT]
-        while path[-1] in self._children:
-            path.append(self._children[path[-1]][0][1])
+        path: Path = ()
+        while path in self._children:
+            heap = self._children[path]
+            tag, scope_id = heap[0]
+            now = self._tags.finish.get(scope_id, 0)
+            if tag == now:
+                path = (*path, scope_id)
+            else:
+                heapreplace(heap, (now, scope_id))
         return path
 
-    def _mend(self, path: list[str]) -> None:
+    def _mend(self, path: Path) -> None:
         """Put the scopes of a path where their tags belong now; drop those that ran dry."""
-        dry = self._waiting[path[-1]].is_empty
-        for parent, scope_id in zip(path[-2::-1], path[:0:-1], strict=True):
-            heap = self._children[parent]
+        dry = self._waiting[path].is_empty
+        for level in range(len(path) - 1, -1, -1):
+            heap, scope_id = self._children[path[:level]], path[level]
             if dry:
                 heappop(heap)
             else:

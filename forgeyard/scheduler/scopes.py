@@ -125,12 +125,14 @@ class Tags:
     def refund(self, path: Sequence[str], charges: Sequence[Charge]) -> None:
         """Take back what a path was charged, whatever weights it has got meanwhile.
 
-        A clock goes back only if nobody was served since: others may have started by it.
+        Whoever gets something back waits again, so no clock stays ahead of its start: else many
+        refusals would push a clock on, and that takes from everybody what they had yet to get.
         """
         for (parent, scope_id), charge in zip(_steps(path), charges, strict=True):
-            self.finish[scope_id] = max(0, self.finish.get(scope_id, 0) - charge.price)
-            if self.clock.get(parent, 0) == charge.start:
-                self.clock[parent] = charge.before
+            finish = max(0, self.finish.get(scope_id, 0) - charge.price)
+            clock = self.clock.get(parent, 0)
+            self.finish[scope_id] = finish
+            self.clock[parent] = min(charge.before if clock == charge.start else clock, finish)
 
 
 def _steps(path: Sequence[str]) -> Iterable[tuple[str, str]]:

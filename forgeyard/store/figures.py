@@ -55,7 +55,7 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
     for (tenant, _), wait in waits.items():
         by_tenant[tenant] = max(wait, by_tenant.get(tenant, 0))
     status = overview.scheduler_status(connection, partition)
-    allocatable, reserved = _amounts(connection)
+    allocatable, reserved = amounts(connection)
     cycle = status.last_cycle
     return Figures(
         status=status,
@@ -64,7 +64,7 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
         fairness_delay_ms=max(by_tenant.values()) - min(by_tenant.values()) if by_tenant else 0,
         allocatable=allocatable,
         reserved=reserved,
-        live_leases=_live(connection),
+        live_leases=live_leases(connection),
         overdue_leases=overdue_leases(connection, now=now),
         ended_leases=_ended(connection, since=now - RECENT_MS),
         undelivered=outbox.undelivered(connection),
@@ -121,7 +121,7 @@ def _unschedulable(connection: sa.Connection, partition: str) -> dict[str, int]:
     }
 
 
-def _amounts(connection: sa.Connection) -> tuple[Resources, Resources]:
+def amounts(connection: sa.Connection) -> tuple[Resources, Resources]:
     """Sum up what the runners that take work may give away, and what leases hold there."""
     runners = tables.runners
     sums = [
@@ -135,12 +135,13 @@ def _amounts(connection: sa.Connection) -> tuple[Resources, Resources]:
     return _resources(found[:4]), _resources(found[4:])
 
 
-def _resources(amounts: list[int]) -> Resources:
-    cpu, memory, disk, slots = amounts
+def _resources(listed: list[int]) -> Resources:
+    cpu, memory, disk, slots = listed
     return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)
 
 
-def _live(connection: sa.Connection) -> dict[LeaseState, int]:
+def live_leases(connection: sa.Connection) -> dict[LeaseState, int]:
+    """Count the live leases by state."""
     leases = tables.leases
     states = [state.value for state in LIVE_LEASE_STATES]
     query = (

@@ -39,14 +39,28 @@ def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
 
 
 def lock(connection: sa.Connection, named: Collection[str]) -> dict[str, SchedulingScope]:
-    """Lock scopes and the root, outermost first, and read them."""
+    """Lock scopes and the root, outermost first, and read them with what their jobs hold."""
+    return _seen(connection, _lock_rows(connection, named))
+
+
+def lock_for_refunds(connection: sa.Connection, jobs: Iterable[Row]) -> None:
+    """Lock the scopes of jobs whose offers are to be ended, before any runner is locked.
+
+    Whoever grants locks scopes first and runners after them.
+    """
+    named = {row[name] for row in jobs for name in PATH}
+    if named:
+        _lock_rows(connection, named)
+
+
+def _lock_rows(connection: sa.Connection, named: Collection[str]) -> list[Row]:
     query = (
         sa.select(_scopes)
         .where(bulk.among(connection, _scopes.c.scope_id, {ROOT, *named}))
         .order_by(_scopes.c.level, _scopes.c.scope_id)
         .with_for_update()
     )
-    return _seen(connection, [dict(row) for row in connection.execute(query).mappings()])
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _seen(connection: sa.Connection, rows: Sequence[Row]) -> dict[str, SchedulingScope]:
@@ -114,12 +128,12 @@ def charge(
 def refund(connection: sa.Connection, job: Row, lease: Row) -> None:
     """Take back what a job was charged whose offer came to nothing; nobody served it.
 
-    Called before the runner is locked: whoever grants locks scopes first.
+    Who holds the runner's lock already has taken these before, with `lock_for_refunds`.
     """
     if lease["charged"] is None:
         return  # granted by a release that charged nothing
     path = [job[name] for name in PATH]
-    scopes = lock(connection, path)
+    scopes = {row["scope_id"]: _scope(row, {}) for row in _lock_rows(connection, path)}
     tags = Tags(scopes)
     tags.refund(path, codec.decode(tuple[Charge, ...], lease["charged"]))
     _save(connection, scopes, tags)

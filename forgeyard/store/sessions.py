@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from forgeyard.errors import NotFound, StoreUnavailable
 from forgeyard.model.policy import LeasePolicy
-from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
-from forgeyard.store import changes, lapse, tables
+from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
+from forgeyard.store import changes, lapse, scopes, tables
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.release import Held, lock_lease
 
@@ -42,6 +42,8 @@ def lock_with_leases(connection: sa.Connection, runner_id: str) -> tuple[Row, li
     for _ in range(TRIES):
         attempt = connection.begin_nested()
         held = [lock_lease(connection, lease_id) for lease_id in _live(connection, runner_id)]
+        offered = [one.job for one in held if one.lease["state"] == LeaseState.OFFERED]
+        scopes.lock_for_refunds(connection, offered)
         runner = lock_runner(connection, runner_id)
         if set(_live(connection, runner_id)) <= {one.lease["lease_id"] for one in held}:
             attempt.commit()

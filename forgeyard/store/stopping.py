@@ -15,7 +15,7 @@ from forgeyard.model.transitions import (
     LeaseState,
     RunState,
 )
-from forgeyard.store import changes, jobs, release, tables
+from forgeyard.store import changes, jobs, release, scopes, tables
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 
 UNATTENDED = frozenset({JobState.PENDING, JobState.ELIGIBLE, JobState.RETRY_WAITING, JobState.LOST})
@@ -89,6 +89,8 @@ def _stop_all(
     connection: sa.Connection, rows: list[Row], *, reason: str, now: int, policy: LeasePolicy
 ) -> list[jobs.Ending]:
     """Stop locked jobs; return how those end that end now."""
+    leased = [row for row in rows if row["state"] == JobState.LEASED]
+    scopes.lock_for_refunds(connection, leased)
     _lock_runners(connection, rows)
     stopped = (stop_job(connection, j, reason=reason, now=now, policy=policy) for j in rows)
     return [one for one in stopped if one is not None]

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 
 from benchmarks.naive import NaivePlanner
-from forgeyard.model.policy import SchedulingPolicy, ScoreWeights
+from forgeyard.model.policy import ClassPolicy, SchedulingPolicy, ScoreWeights
 from forgeyard.model.units import Bytes, MilliCpu, Resources
-from forgeyard.model.wishes import Wishes
+from forgeyard.model.wishes import SchedulingClass, Wishes
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import diagnose
@@ -88,7 +88,7 @@ def _owned(rng: Random, job: SchedulingJob, paths: list[Path]) -> SchedulingJob:
         project_id=project,
         queue_id=queue,
         adjustment=rng.choice((0, 0, 0, 50, -250, 900)),
-        wishes=Wishes(keys=keys),
+        wishes=Wishes(keys=keys, scheduling_class=rng.choice((None, None, *SchedulingClass))),
         lasts=rng.choice((30_000, 300_000, 3_000_000)),
     )
 
@@ -137,6 +137,7 @@ def _rule(seed: int) -> SchedulingPolicy:
     return SchedulingPolicy(
         batch=rng.choice((3, 20, 100)),
         candidates=rng.randint(0, 4),
+        classes=ClassPolicy(interactive=rng.randint(-100, 100), batch=rng.randint(-100, 100)),
         weights=ScoreWeights(headroom=rng.randint(0, 3), load=rng.randint(0, 3)),
     )
 

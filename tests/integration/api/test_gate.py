@@ -29,7 +29,8 @@ def _mounted(app: FastAPI) -> set[str]:
         route = waiting.pop()
         router = getattr(route, "original_router", None)
         waiting += router.routes if router else []
-        found |= {route.path} if hasattr(route, "path") else set()
+        # The document does not tell that a parameter may hold slashes.
+        found |= {route.path.replace(":path}", "}")} if hasattr(route, "path") else set()
     return found
 
 

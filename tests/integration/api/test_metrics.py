@@ -132,6 +132,25 @@ async def test_reservations_that_disagree_with_leases_show(house: House) -> None
     assert (await _scrape(house)).value("forgeyard_reservations_wrong_runners") == 1
 
 
+@pytest.mark.requirement("MET-008")
+async def test_the_signals_of_pressure_of_the_last_cycle_are_told(house: House) -> None:
+    await house.register()
+    await house.submit()
+    outbox = {"event_id": "evt", "stream": "att", "sequence": 1, "kind": "k", "payload": "{}"}
+    with write(house.engine) as connection:
+        connection.execute(sa.insert(tables.outbox).values(created_at=0, **outbox))
+    house.schedule()
+    found = await _scrape(house)
+    backpressure = "forgeyard_scheduler_backpressure"
+    assert found.value(backpressure, signal="control_plane_pressure") == 1
+    assert found.value(backpressure, signal="cas_pressure") == 0
+    with write(house.engine) as connection:
+        connection.execute(sa.delete(tables.outbox))
+    house.schedule()
+    found = await _scrape(house)
+    assert found.value(backpressure, signal="control_plane_pressure") == 0
+
+
 @pytest.mark.requirement("MET-021")
 @pytest.mark.case("SP-084")
 async def test_no_name_and_no_id_becomes_a_label(house: House) -> None:
@@ -148,7 +167,7 @@ async def test_no_name_and_no_id_becomes_a_label(house: House) -> None:
     assert held.lease_id not in text
     assert run_id not in text
     bounded = {"state", "code", "priority", "how", "step", "verdict", "reason", "answer"}
-    assert scraped(text).labels() <= bounded | {"kind", "result"}
+    assert scraped(text).labels() <= bounded | {"kind", "result", "signal"}
 
 
 def test_the_store_is_read_once_for_all_who_ask_within_seconds(engine: sa.Engine) -> None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -5,9 +7,11 @@ from sqlalchemy import event
 from forgeyard.errors import NotFound
 from forgeyard.model.capability import Platform, Requirements, TrustClass
 from forgeyard.model.job import Priority
+from forgeyard.model.policy import ClassPolicy, SchedulingPolicy
 from forgeyard.model.runner import ResourcePressure, RunnerState
 from forgeyard.model.transitions import JobState
 from forgeyard.model.units import GIB
+from forgeyard.model.wishes import SchedulingClass, Wishes
 from forgeyard.scheduler.explain import explain
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import plan
@@ -26,9 +30,12 @@ from tests.builders import (
     some_resources,
     submit_run,
 )
+from tests.leasing import Desk
+from tests.sharing import declare, submit_to
 
 pytestmark = pytest.mark.integration
 MINUTE = 60_000
+BY_CLASS = replace(POLICY, classes=ClassPolicy(interactive=37, batch=-45, normal=5))
 
 
 def names(jobs: tuple[SchedulingJob, ...]) -> list[str]:
@@ -164,15 +171,23 @@ def test_a_refusal_counts_until_it_is_forgotten(engine: sa.Engine) -> None:
 
 
 @pytest.mark.requirement("FAR-022", "FAR-023")
-def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine) -> None:
+@pytest.mark.parametrize("policy", [POLICY, BY_CLASS])
+def test_the_jobs_loaded_first_are_those_the_rules_serve_first(
+    engine: sa.Engine, policy: SchedulingPolicy
+) -> None:
     waits = [-5, 0, 1, 59, 99, 100, 101, 199, 299, 300, 398, 399, 400, 500]
+    classes = (None, SchedulingClass.INTERACTIVE, SchedulingClass.BATCH)
     specs = [
-        a_job_spec(f"{priority}-{place}", priority=priority)
+        a_job_spec(
+            f"{priority}-{place}",
+            priority=priority,
+            wishes=Wishes(scheduling_class=classes[place % 3]),
+        )
         for priority in Priority
         for place in range(len(waits))
     ]
     with write(engine) as connection:
-        submit_run(connection, *specs, elevation="a test")
+        submit_run(connection, *specs, elevation="to see them all")
         now = database_now(connection)
         for priority in Priority:
             for place, minutes in enumerate(waits):
@@ -181,10 +196,11 @@ def test_the_jobs_loaded_first_are_those_the_rules_serve_first(engine: sa.Engine
                     connection,
                     f"{priority}-{place}",
                     eligible_at=now - minutes * MINUTE - 20_000,
+                    adjustment=(0, 0, 30, -170, 900)[place % 5],
                 )
-        whole = snapshot.load(connection, PARTITION, POLICY)
-        first = snapshot.load(connection, PARTITION, POLICY, limit=7)
-    assert whole.jobs == tuple(in_order(whole.jobs, POLICY, whole.taken_at))
+        whole = snapshot.load(connection, PARTITION, policy)
+        first = snapshot.load(connection, PARTITION, policy, limit=7)
+    assert whole.jobs == tuple(in_order(whole.jobs, policy, whole.taken_at))
     assert names(first.jobs) == names(whole.jobs)[:7]
     assert first.waiting == whole.waiting == len(specs)
 
@@ -265,3 +281,57 @@ def test_a_job_beyond_the_loaded_ones_keeps_its_wait_and_its_refusals(engine: sa
 def test_an_unknown_job_is_not_found(engine: sa.Engine) -> None:
     with read(engine) as connection, pytest.raises(NotFound):
         snapshot.load_with(connection, "job_none", POLICY)
+
+
+@pytest.mark.requirement("FAR-001", "FAR-022")
+def test_a_queue_of_three_thousand_jobs_does_not_push_the_one_job_of_another_out(
+    engine: sa.Engine,
+) -> None:
+    desk = Desk(engine)
+    with write(engine) as connection:
+        for number in range(3):
+            specs = (a_job_spec(f"job-{place}") for place in range(1_000))
+            submit_run(connection, *specs, name=f"flood-{number}")
+        # Each of its own class, so that no class of them is cut short.
+        jobs = tables.jobs
+        connection.execute(sa.update(jobs).values(requirement_class=jobs.c.job_id))
+    submit_to(desk, declare(desk, "acme"), a_job_spec("lonely"))
+    with read(engine) as connection:
+        seen = snapshot.load(connection, PARTITION, POLICY, limit=100)
+    assert (len(seen.jobs), seen.waiting) == (100, 3_001)
+    assert "lonely" in names(seen.jobs)[:2]
+    desk.register(total=some_resources(cpu=1_000, memory=2**40, disk=2**40, slots=9))
+    assert desk.cycle().granted == 2
+    placed = {desk.row(tables.jobs, lease.job_id)["name"] for lease in desk.leases()}
+    assert "lonely" in placed
+
+
+def test_twenty_thousand_waiting_jobs_are_read_in_the_same_few_statements_and_one_sort(
+    postgresql_engine: sa.Engine,
+) -> None:
+    with write(postgresql_engine) as connection:
+        submit_run(connection)
+        columns = ", ".join(c.name for c in tables.jobs.c if c.name not in ("job_id", "name"))
+        connection.execute(
+            sa.text(
+                f"INSERT INTO jobs (job_id, name, {columns})"
+                f" SELECT 'job_' || n, 'job-' || n, {columns}"
+                " FROM jobs, generate_series(1, 20000) n"
+            )
+        )
+    asked: list[tuple[str, object]] = []
+
+    def note(*arguments: object) -> None:
+        asked.append((str(arguments[2]), arguments[3]))
+
+    with read(postgresql_engine) as connection:
+        event.listen(connection, "before_cursor_execute", note)
+        seen = snapshot.load(connection, PARTITION, POLICY)
+        few = len(asked)
+        waiting, given = next(one for one in asked if "row_number" in one[0])
+        explained = connection.exec_driver_sql(f"EXPLAIN {waiting}", given).scalars().all()
+    assert (len(seen.jobs), seen.waiting) == (POLICY.batch, 20_001)
+    assert few == 8
+    scans = [line for line in explained if " Scan" in line and " on jobs" in line]
+    assert len(scans) == 1, "\n".join(explained)
+    assert not any("Nested Loop" in line for line in explained)

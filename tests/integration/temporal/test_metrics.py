@@ -13,7 +13,10 @@ from activities.scheduling import SchedulingActivities
 from forgeyard import telemetry
 from forgeyard.config import Config, MetricsConfig, StoreConfig, TemporalConfig
 from forgeyard.errors import PortTaken
+from forgeyard.model.job import Priority
+from forgeyard.model.policy import PreemptionPolicy, SchedulingPolicy
 from forgeyard.model.units import GIB
+from forgeyard.model.wishes import Preemptibility, Wishes
 from tests.builders import PARTITION, POLICY, RNG, a_job_spec, some_resources
 from tests.integration.temporal.conftest import build_house
 from tests.integration.temporal.house import Driver
@@ -104,6 +107,26 @@ def test_a_placement_that_another_commit_beat_is_counted_once_as_a_conflict(
     assert grown(conflicts, verdict="job_gone") == 2
     assert grown(conflicts, verdict="granted") == 0
     assert grown("forgeyard_scheduler_queue_wait_seconds_count", priority="normal") == 2
+
+
+@pytest.mark.requirement("MET-009")
+def test_the_jobs_that_a_cycle_stops_for_an_urgent_one_are_counted(engine: sa.Engine) -> None:
+    policy = SchedulingPolicy(preemption=PreemptionPolicy(enabled=1))
+    desk = Desk(engine, policy)
+    room = some_resources(cpu=1_000, memory=8 * GIB, disk=8 * GIB, slots=2)
+    desk.register(total=room)
+    stoppable = Wishes(preemption=Preemptibility.RESTARTABLE)
+    for name in ("one", "two"):
+        desk.submit(a_job_spec(name, wishes=stoppable))
+    assert desk.cycle().granted == 2
+    wide = some_resources(cpu=1_000)
+    urgent = a_job_spec("hotfix", priority=Priority.EMERGENCY, resources=wide)
+    desk.submit(urgent, elevation="production is down")
+    cycles = SchedulingActivities(engine, policy, rng=RNG)
+    before = _here()
+    for _ in range(2):
+        cycles.plan_cycle(contracts.Partition(partition=PARTITION))
+    assert _growth(before, _here())("forgeyard_scheduler_preemptions_total") == 2
 
 
 def test_a_port_that_is_taken_is_named_with_its_setting() -> None:

@@ -62,7 +62,7 @@ def test_every_command_explains_itself_with_an_example(
 
 def test_all_commands_of_the_issue_are_there() -> None:
     have = {" ".join(command) for command in commands()}
-    run = "submit check list show logs watch cancel rerun artifacts download"
+    run = "submit check list show logs watch cancel rerun artifacts download reprioritise"
     scheduler = "status queues runners capacity explain-job doctor rebalance"
     wanted = {
         *("up", "down", "status", "demo", "init", "worker", "api", "agent"),
@@ -71,6 +71,7 @@ def test_all_commands_of_the_issue_are_there() -> None:
         *(f"runner {name}" for name in ("list", "show", "drain", "undrain")),
         *(f"policy {name}" for name in ("show", "check", "set", "history")),
         *(f"scope {name}" for name in ("list", "create", "set", "pause", "resume")),
+        "job reprioritise",
     }
     assert wanted <= have
 
