@@ -331,7 +331,7 @@ def test_twenty_thousand_waiting_jobs_are_read_in_the_same_few_statements_and_on
         waiting, given = next(one for one in asked if "row_number" in one[0])
         explained = connection.exec_driver_sql(f"EXPLAIN {waiting}", given).scalars().all()
     assert (len(seen.jobs), seen.waiting) == (POLICY.batch, 20_001)
-    assert few == 8
+    assert few == 10
     scans = [line for line in explained if " Scan" in line and " on jobs" in line]
     assert len(scans) == 1, "\n".join(explained)
     assert not any("Nested Loop" in line for line in explained)
