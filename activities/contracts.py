@@ -85,6 +85,12 @@ class CyclePlan:
     planned: int
     full: bool = False
     """The batch was full, so another cycle may place more."""
+    parked: int = 0
+    """How many of the eligible jobs belong to classes that no runner can ever serve."""
+    more: bool = False
+    """Classes were parked and jobs not looked at yet, so another cycle may place more."""
+    wake_in_ms: int = 0
+    """In so long a reason ends that passes by itself; 0 is never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +118,14 @@ class CycleSummary:
     planned: int
     granted: int
     full: bool = False
+    parked: int = 0
+    more: bool = False
+    wake_in_ms: int = 0
+
+    @property
+    def hopeful(self) -> int:
+        """Count the eligible jobs that waiting may help."""
+        return self.eligible - self.parked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,18 @@ from forgeyard.scheduler import place
 from forgeyard.scheduler.grant import Verdict
 from forgeyard.scheduler.preempt import Nomination
 from forgeyard.scheduler.snapshot import Snapshot
-from forgeyard.store import commit, parking, policies, preemption, snapshot, tables
+from forgeyard.store import (
+    commit,
+    generations,
+    parked_classes,
+    parking,
+    policies,
+    preemption,
+    snapshot,
+    tables,
+)
 from forgeyard.store.engine import read, write
+from forgeyard.store.runner_cache import RunnerCache
 
 logger = logging.getLogger(__name__)
 
@@ -40,15 +50,20 @@ class SchedulingActivities:
         self._built_in = built_in
         self._rng = rng
         self._storage = storage
+        self._runners = RunnerCache()
 
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
     def is_pending(self, request: contracts.Partition) -> bool:
-        """Look for one eligible job of the partition."""
+        """Look for one eligible job of the partition whose class is not parked."""
         jobs = tables.jobs
-        waiting = sa.select(jobs.c.job_id).where(
-            jobs.c.partition == request.partition, jobs.c.state == JobState.ELIGIBLE.value
-        )
         with read(self._engine) as connection:
+            generation = generations.current(connection)
+            standing = parked_classes.standing(connection, request.partition, generation)
+            waiting = sa.select(jobs.c.job_id).where(
+                jobs.c.partition == request.partition,
+                jobs.c.state == JobState.ELIGIBLE.value,
+                standing.among(connection),
+            )
             return connection.execute(waiting.limit(1)).first() is not None
 
     @activity.defn(name="cycle.plan", no_thread_cancel_exception=True)
@@ -62,7 +77,11 @@ class SchedulingActivities:
             with read(self._engine) as connection:
                 in_force = policies.current(connection, self._built_in)
                 seen = snapshot.load(
-                    connection, request.partition, in_force.policy, storage=self._storage
+                    connection,
+                    request.partition,
+                    in_force.policy,
+                    storage=self._storage,
+                    read_runners=self._runners.read,
                 )
             self._park(seen.damaged)
             with tracing.span("scheduler.place", of=cycle, jobs=len(seen.jobs)):
@@ -86,6 +105,9 @@ class SchedulingActivities:
             runners=saved.runners,
             planned=saved.planned,
             full=saved.planned >= in_force.policy.batch,
+            parked=seen.parked,
+            more=saved.parked and len(seen.jobs) < seen.waiting - seen.parked,
+            wake_in_ms=max(1, plan.wake_at - seen.taken_at) if plan.wake_at else 0,
         )
 
     def _clear(

@@ -111,10 +111,13 @@ class SchedulerLoop:
             workflow.logger.warning("cycle %d failed: %s", self._state.cycle, cause)
             self._state = self._after_nothing(failure=str(cause))
             return
-        if summary.granted or not summary.eligible:
+        if summary.granted or summary.more or not summary.hopeful:
             self._state = self._after_success(summary)
         else:
             self._state = replace(self._after_nothing(failure=""), last=summary)
+        if summary.wake_in_ms:
+            sooner = min(self._state.wait_ms, summary.wake_in_ms)
+            self._state = replace(self._state, wait_ms=sooner)
 
     async def _child(self) -> contracts.CycleSummary:
         """Start the next cycle; a number that an orphan still uses is skipped."""
@@ -137,11 +140,11 @@ class SchedulerLoop:
     def _after_success(self, summary: contracts.CycleSummary) -> contracts.LoopState:
         """Go on at once if there may be more to place, soon if jobs are left, else rest."""
         wait_ms = FALLBACK_MS
-        if summary.granted < summary.eligible:
+        left = summary.granted < summary.hopeful
+        if left:
             wait_ms = FIRST_BACK_OFF_MS
-        if summary.full or summary.granted < summary.planned:
+        if summary.full or summary.more or summary.granted < summary.planned:
             wait_ms = 0
-        left = summary.granted < summary.eligible
         return replace(
             self._state, last=summary, failure="", wait_ms=wait_ms, fruitless=1 if left else 0
         )

@@ -48,6 +48,9 @@ class SchedulingCycle:
             planned=plan.planned,
             granted=granted,
             full=plan.full,
+            parked=plan.parked,
+            more=plan.more,
+            wake_in_ms=plan.wake_in_ms,
         )
 
     async def _commit(self, plan: contracts.CyclePlan, request: contracts.Partition) -> int:

@@ -24,15 +24,19 @@ class PolicyCache:
 
     def read(self, connection: sa.Connection) -> SchedulingPolicy:
         """Give the policy that was in force a moment ago, and while it is fresh without asking."""
+        return self.in_force(connection).policy
+
+    def in_force(self, connection: sa.Connection) -> PolicyInForce:
+        """Give it with its version."""
         with self._lock:
             known = self._known
         if known is not None and clock.monotonic() - known[0] < self._fresh_s:
-            return known[1].policy
+            return known[1]
         asked_at = clock.monotonic()
         found = policies.current(connection, self.built_in)
         with self._lock:
             self._known = (asked_at, found)
-        return found.policy
+        return found
 
     def forget(self) -> None:
         """Look again at the next request, for this process has just set another one."""

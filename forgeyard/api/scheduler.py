@@ -1,17 +1,29 @@
 """What the scheduler sees and why it decides as it does; nothing here changes anything."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Path
 
 from forgeyard.api.dependencies import Deps
 from forgeyard.model.transitions import JobState, LeaseState
-from forgeyard.model.units import Resources
-from forgeyard.scheduler.explain import Explanation, explain
+from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.scheduler import telling
+from forgeyard.scheduler.explain import Background, Explanation, explain
 from forgeyard.scheduler.scene import BEST
-from forgeyard.store import capacity, figures, overview, snapshot, views
+from forgeyard.scheduler.suggest import Suggestion, suggest
+from forgeyard.store import (
+    capacity,
+    estimates,
+    figures,
+    overview,
+    parked_classes,
+    snapshot,
+    views,
+)
+from forgeyard.store.changes import JOB, find
 from forgeyard.store.engine import read
 
 router = APIRouter(prefix="/v1", tags=["scheduler"])
@@ -28,6 +40,8 @@ class JobScheduling(Explanation):
     state: JobState
     attempts: tuple[views.AttemptView, ...]
     """Where it went so far, with the score that sent it there."""
+    text: str
+    """All of it as people read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +67,43 @@ class CapacityShown(overview.CapacityView):
 def explain_job(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> JobScheduling:
     """Explain where a job would go now: every runner, with its score or every reason against it."""
     with read(deps.engine) as connection:
-        policy = deps.policy(connection)
+        in_force = deps.policies.in_force(connection)
         storage = deps.config.store.location()
-        job, seen = snapshot.load_with(connection, job_id, policy, storage=storage)
+        job, seen = snapshot.load_with(connection, job_id, in_force.policy, storage=storage)
         run = views.run(connection, job.run_id)
-    found = explain(job, seen, policy)
+        background = _background(connection, job_id, version=in_force.version)
+    found = explain(job, seen, in_force.policy, background=background)
     shown = next(one for one in run.jobs if one.job_id == job_id)
+    found = replace(found, sentence=_sentence(shown, found))
     parts = {name: getattr(found, name) for name in Explanation.__slots__}
-    parts["sentence"] = _sentence(shown, found)
     return JobScheduling(
-        **parts, run_name=run.name, state=JobState(shown.state), attempts=shown.attempts
+        **parts,
+        run_name=run.name,
+        state=JobState(shown.state),
+        attempts=shown.attempts,
+        text=telling.text(found),
     )
+
+
+def _background(connection: sa.Connection, job_id: str, *, version: int) -> Background:
+    row = find(connection, JOB, job_id)
+    waits = row["state"] == JobState.ELIGIBLE
+    return Background(
+        parked=parked_classes.parking_of(connection, row) if waits else None,
+        policy_version=version,
+        recent_waits=estimates.recent_waits(connection, row) if waits else (),
+    )
+
+
+@router.get("/jobs/{job_id}/suggestion")
+def suggest_requests(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> Suggestion:
+    """Suggest what the job might ask for, by what its recent attempts used; change nothing."""
+    with read(deps.engine) as connection:
+        policy = deps.policy(connection).suggestions
+        row = find(connection, JOB, job_id)
+        measured = estimates.recent_usage(connection, row, most=policy.attempts)
+    asked = Resources(cpu=MilliCpu(row["cpu_milli"]), memory=Bytes(row["memory_bytes"]))
+    return suggest(asked, measured, policy)
 
 
 def _sentence(job: views.JobView, found: Explanation) -> str:

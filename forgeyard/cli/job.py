@@ -1,4 +1,4 @@
-"""`forgeyard job …`: what an operator does to jobs that wait."""
+"""`forgeyard job …`: single jobs: what they might request, and their order while they wait."""
 
 from typing import Annotated
 
@@ -11,10 +11,12 @@ from forgeyard.cli.scheduler import job_id_of
 from forgeyard.cli.scope import Why
 from forgeyard.cli.share_shapes import Reordered
 from forgeyard.cli.submitting import whoami
+from forgeyard.cli.suggesting import suggest
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.job import Priority
 
-app = typer.Typer(no_args_is_help=True, help="Change the order of jobs that wait.")
+app = typer.Typer(no_args_is_help=True, help="Look into single jobs, and change their order.")
+app.command()(suggest)
 NewPriority = Annotated[
     Priority | None, typer.Option("--priority", help="Its priority from now on.")
 ]

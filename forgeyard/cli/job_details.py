@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Final, cast
 
 from forgeyard.cli import output
-from forgeyard.cli.client import missing
-from forgeyard.cli.shapes import Attempt, Counts, Job, Run, Step
+from forgeyard.cli.client import Client, missing, path_of, shaped
+from forgeyard.cli.shapes import Attempt, Counts, Job, Run, Step, Suggestion
 
 NAMED: Final = 20
 """How many failing tests of a whole run are named."""
@@ -29,6 +29,18 @@ def as_sent(answer: object, name: str) -> object:
     """Find a job in a run as the server sent it."""
     jobs = cast("list[Mapping[str, object]]", cast("Mapping[str, object]", answer)["jobs"])
     return next(job for job in jobs if job["name"] == name)
+
+
+def suggestion(client: Client, job: Job) -> str:
+    """Ask what a job might request, by what its recent attempts used."""
+    return shaped(Suggestion, client.get(path_of("v1", "jobs", job.job_id, "suggestion"))).text
+
+
+def put_estimates(run: Run) -> None:
+    """Print when jobs may start that wait for a runner."""
+    for job in run.jobs:
+        if job.starts:
+            output.put(f"{job.name} starts {job.starts}")
 
 
 def put_tests(run: Run) -> None:

@@ -37,6 +37,7 @@ app = typer.Typer(
     " 5 denied, 6 timed out, 7 unavailable, 70 bug, 130 interrupted.",
 )
 app.add_typer(run.app, name="run")
+app.add_typer(job.app, name="job")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
 app.add_typer(pool.app, name="pool")

@@ -248,8 +248,9 @@ def show(
     """
     with connect(url, token_file, data_dir) as client:
         answer = client.get(path_of("v1", "runs", run))
-    whole = shaped(Run, answer)
-    found = whole if job is None else job_details.only(whole, job)
+        whole = shaped(Run, answer)
+        found = whole if job is None else job_details.only(whole, job)
+        suggestion = None if job is None else job_details.suggestion(client, found.jobs[0])
     if as_json:
         output.put_json(answer if job is None else job_details.as_sent(answer, job))
         return
@@ -264,10 +265,13 @@ def show(
     if found.git:
         output.put(f"{found.git.ref} of {found.git.repository}, commit {found.git.commit}")
     console.print(jobs_shown(found, width=console.width))
-    if job is None:
+    job_details.put_estimates(found)
+    if suggestion is None:
         job_details.put_tests(found)
     else:
         job_details.put_attempts(found.jobs[0])
+        output.put()
+        output.put(suggestion)
     _show_links(found, temporal_ui(settings(data_dir), url))
 
 

@@ -30,11 +30,9 @@ from forgeyard.cli.shapes import (
     Explanation,
     Queue,
     Run,
-    Verdict,
 )
 from forgeyard.cli.submitting import whoami
 from forgeyard.scheduler.room import PLAIN
-from forgeyard.scheduler.score import NEUTRAL
 
 
 class Grouping(StrEnum):
@@ -322,40 +320,11 @@ def explain_job(
 
 
 def explain(found: Explanation) -> None:
-    """Print an explanation: the sentence, then what it rests on."""
-    output.put(f"{found.job_name}: {found.sentence}", style="bold")
-    priority = found.priority
-    adjusted = f" {priority.adjustment:+} adjusted" if priority.adjustment else ""
-    if found.queue:
-        output.put(f"in {'/'.join(found.queue)}, class {found.scheduling_class}")
-    output.put(
-        f"priority {priority.effective} = {priority.priority} {priority.base}{adjusted}"
-        f" + {priority.aging} for waiting {output.duration(priority.waited_ms)};"
-        f" position {found.position} of {found.waiting}"
-    )
-    if found.requirements:
-        output.put(f"needs {', '.join(found.requirements)}")
-    rows = [_verdict_row(verdict) for verdict in found.runners]
-    output.put_table(("runner", "rank", "score", "free", "against it"), rows, empty="no runners")
-
-
-def _verdict_row(verdict: Verdict) -> tuple[str, ...]:
-    score = verdict.score or {}
-    total = str(score.get("total", ""))
-    parts = ", ".join(
-        f"{name} {value}"
-        for name, value in score.items()
-        if name not in ("total", "weighed") and value != NEUTRAL.get(name)
-    )
-    against = (f"{one.text}{' (never)' if one.permanent else ''}" for one in verdict.rejections)
-    besides = [text for text in (verdict.avoided, verdict.pool_gate) if text]
-    return (
-        verdict.name,
-        "" if verdict.rank is None else str(verdict.rank),
-        f"{total} ({parts})" if parts else total,
-        verdict.free_text,
-        "; ".join((*against, *besides)),
-    )
+    """Print an explanation: the outcome, then what it rests on."""
+    outcome, *lines = found.text.splitlines()
+    output.put(outcome, style="bold")
+    for line in lines:
+        output.put(line)
 
 
 def job_id_of(client: Client, job: str) -> str:

@@ -86,6 +86,7 @@ class Job:
     state: str
     needs: tuple[str, ...] = ()
     waiting: str | None = None
+    starts: str | None = None
     failure_class: str | None = None
     message: str | None = None
     cancel_reason: str | None = None
@@ -244,55 +245,17 @@ class Amounts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What the rules say of one runner for a job."""
-
-    name: str
-    state: str = ""
-    rank: int | None = None
-    score: Mapping[str, int] | None = None
-    avoided: str | None = None
-    rejections: tuple["Rejection", ...] = ()
-    pool_gate: str | None = None
-    free_text: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejection:
-    """One reason against a runner."""
+class Explanation:
+    """Why a job goes where it goes, as the server words it."""
 
     text: str
-    permanent: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Priority:
-    """What a job's place in the queue is made of."""
+class Suggestion:
+    """What a job might ask for, as the server words it."""
 
-    priority: str
-    base: int
-    adjustment: int = 0
-    aging: int
-    effective: int
-    waited_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
-    """Why a job goes where it goes."""
-
-    job_id: str
-    job_name: str
-    sentence: str
-    permanent: bool = False
-    priority: Priority
-    queue: tuple[str, ...] = ()
-    scheduling_class: str = ""
-    position: int
-    waiting: int
-    requirements: tuple[str, ...] = ()
-    winner: str | None = None
-    runners: tuple[Verdict, ...] = field(default_factory=tuple)
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -221,6 +221,18 @@ class ClassPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SuggestionPolicy:
+    """How requests are suggested; a suggestion is never applied by itself (POL-002)."""
+
+    attempts: Annotated[int, Setting(3, 200, "how many recent attempts a suggestion rests on")] = 20
+    margin_percent: Annotated[int, Setting(0, 200, "what is added to what they used")] = 20
+    least_cpu_milli: Annotated[
+        int, Setting(1, 64_000, "no less is suggested, in thousandths of a core")
+    ] = 100
+    least_memory_mib: Annotated[int, Setting(1, 2**20, "no less memory is suggested, in MiB")] = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingPolicy:
     """How a cycle orders, scores and limits itself."""
 
@@ -235,6 +247,12 @@ class SchedulingPolicy:
     aging_limit: Annotated[
         int, Setting(0, 399, "the priority up to which waiting lifts a job; emergencies have 400")
     ] = 399
+    cold_start_allowance: Annotated[
+        Millis,
+        Setting(
+            0, DAY, "how long no runner may exist for a job without its queue timeout counting"
+        ),
+    ] = Millis(0)
     degraded_takes: Annotated[
         int, Setting(-1, 400, "the base priority up to which an unwell runner takes jobs; -1: none")
     ] = 100
@@ -265,6 +283,7 @@ class SchedulingPolicy:
     """The pools that a run file may name; `*` is any (ELG-030)."""
     rules: Annotated[tuple[PolicyRule, ...], MaxLen(MAX_RULES)] = BUILT_IN_RULES
     """What jobs must have whatever their authors say; those written replace the built-in ones."""
+    suggestions: SuggestionPolicy = field(default_factory=SuggestionPolicy)
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""

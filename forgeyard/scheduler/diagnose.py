@@ -188,6 +188,15 @@ class Diagnosis:
     """How many runners each reason rules out; only where it is permanent."""
     near_misses: tuple[NearMiss, ...] = ()
 
+    @property
+    def lasting(self) -> str:
+        """Keep what does not waver from cycle to cycle: the sentence, if no runner's load is in it.
+
+        A job that only waits for room is told so once, however full which runners are.
+        """
+        wavers = self.code in _AWAITED
+        return str(self.code) if wavers else f"{self.code} {self.sentence}"
+
     def about(self, job_id: str) -> "Diagnosis":
         """Say the same of another job that wants the same."""
         return Diagnosis(

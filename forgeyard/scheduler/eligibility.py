@@ -147,6 +147,9 @@ PASSING = (
 )
 """Reasons that pass with time; all others last until the runner or the job changes."""
 
+OF_THE_JOB = frozenset({RejectionCode.POOL_RESERVED, RejectionCode.SPOT_FORBIDDEN})
+"""Lasting reasons that rest on more than a job's requirement class; none of them parks a class."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:

@@ -26,12 +26,13 @@ from forgeyard.scheduler.diagnose import (
     tallies,
 )
 from forgeyard.scheduler.eligibility import RejectionCode
+from forgeyard.scheduler.estimate import Estimate, estimate
 from forgeyard.scheduler.gates import Gate
 from forgeyard.scheduler.order import effective_priority
 from forgeyard.scheduler.place import Cycle, pool_gate
 from forgeyard.scheduler.scene import Scene
 from forgeyard.scheduler.score import PlacementScore, score
-from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
+from forgeyard.scheduler.snapshot import Parking, SchedulingJob, Snapshot
 from forgeyard.scheduler.words import DIMENSIONS, amount_of, wanted_texts
 
 
@@ -109,9 +110,34 @@ class Explanation:
     policy_digest: str
     snapshot_digest: str
     taken_at: int
+    gate: Gate | None = None
+    """What holds it back whatever runners there are."""
+    parked: Parking | None = None
+    """Since when nobody looks at jobs that want the same, for no runner can ever take one."""
+    policy_version: int | None = None
+    estimate: Estimate | None = None
 
 
-def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) -> Explanation:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Background:
+    """What is known of a job beside the snapshot, and decides nothing."""
+
+    parked: Parking | None = None
+    policy_version: int | None = None
+    recent_waits: tuple[int, ...] = ()
+    """How long the last jobs of its queue waited that want the same, in milliseconds."""
+
+
+NOTHING_ELSE = Background()
+
+
+def explain(
+    job: SchedulingJob,
+    snapshot: Snapshot,
+    policy: SchedulingPolicy,
+    *,
+    background: Background = NOTHING_ELSE,
+) -> Explanation:
     """Replay the next cycle up to this job's turn and tell how it is judged."""
     others = [other for other in snapshot.jobs if other.job_id != job.job_id]
     cycle = Cycle(replace(snapshot, jobs=(*others, job)), policy)
@@ -151,6 +177,10 @@ def explain(job: SchedulingJob, snapshot: Snapshot, policy: SchedulingPolicy) ->
         policy_digest=policy.digest(),
         snapshot_digest=snapshot.digest(),
         taken_at=snapshot.taken_at,
+        gate=gate,
+        parked=background.parked,
+        policy_version=background.policy_version,
+        estimate=estimate(background.recent_waits, waited=snapshot.taken_at - job.eligible_at),
     )
 
 

@@ -4,7 +4,7 @@ Greedy in queue order: each job takes the best runner that still has room, and w
 gone for the jobs behind it. The same code plans and explains.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -13,6 +13,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
+from forgeyard.scheduler.eligibility import OF_THE_JOB
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.holds import BackfillWish, HoldKind
 from forgeyard.scheduler.lending import idle_pools
@@ -56,6 +57,14 @@ class Plan:
     pressure: Pressure = field(default_factory=Pressure)
     capabilities: Mapping[str, str] = field(default_factory=dict[str, str])
     """The capabilities and the pool by which each runner was judged; others void the judgement."""
+    hopeless: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Jobs that no registered runner can ever take for what their class wants, each with it."""
+    possible: frozenset[str] = frozenset()
+    """The classes of the other jobs that were looked at."""
+    generation: int = 0
+    """Of the fleet that was seen; another one voids what it found hopeless."""
+    wake_at: int | None = None
+    """When the first of the reasons ends that pass by themselves, if any does."""
 
 
 def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
@@ -66,12 +75,16 @@ def plan(snapshot: Snapshot, policy: SchedulingPolicy) -> Plan:
             break
         cycle.consider(job)
     cycle.lend()
+    blocked = _diagnoses(cycle.blocked, cycle.board)
+    hopeless = _hopeless(cycle.blocked, blocked)
+    able = (job for job in (*cycle.placed, *cycle.blocked) if job.job_id not in hopeless)
     return Plan(
         decisions=tuple(cycle.decisions),
-        diagnoses=(
-            *_diagnoses(cycle.blocked, cycle.board),
-            *(gated(job, gate) for job, gate in cycle.held),
-        ),
+        diagnoses=(*blocked, *(gated(job, gate) for job, gate in cycle.held)),
+        hopeless=hopeless,
+        possible=frozenset(job.requirement_class for job in able),
+        generation=snapshot.generation,
+        wake_at=_next_end(cycle.blocked, snapshot),
         eligible=snapshot.waiting,
         runners=len(snapshot.runners),
         backfill=_backfill(cycle, snapshot, policy),
@@ -92,6 +105,7 @@ class Cycle:
         self.gates = Gates(snapshot.scopes, snapshot.keys)
         self.pressure = judge(snapshot.readings, policy.pressure)
         self.decisions: list[Decision] = []
+        self.placed: list[SchedulingJob] = []
         self.blocked: list[SchedulingJob] = []
         self.held: list[tuple[SchedulingJob, Gate]] = []
         self._batch = max(1, policy.batch * self.pressure.batch_percent // 100)
@@ -158,6 +172,7 @@ class Cycle:
             wanted = job.requirements.equipment.device_part
             decision = Decision(job_id=job.job_id, candidates=candidates, equipment=wanted)
             self.decisions.append(decision)
+            self.placed.append(job)
             self.queue.charge(job)
             self.gates.admit(job, self.board.pool_of(candidates[0][0]))
         elif (gate := pool_gate(self.board, job, shut, lent=lent)) is not None:
@@ -235,6 +250,25 @@ def _nominations(
             made.append(found)
             gone.update(found.victims)
     return tuple(made)
+
+
+def _hopeless(blocked: Iterable[SchedulingJob], diagnoses: Iterable[Diagnosis]) -> dict[str, str]:
+    """Pick the jobs whose whole class waits in vain; one reason of a job's own lets it be."""
+    return {
+        job.job_id: job.requirement_class
+        for job, diagnosis in zip(blocked, diagnoses, strict=True)
+        if diagnosis.permanent
+        and job.requirement_class
+        and OF_THE_JOB.isdisjoint(tally.code for tally in diagnosis.rejections)
+    }
+
+
+def _next_end(blocked: Sequence[SchedulingJob], snapshot: Snapshot) -> int | None:
+    """Find when a job that waits in vain might be placed although nothing happens till then."""
+    passing = snapshot.passing
+    ends = [passing[job.job_id] for job in blocked if job.job_id in passing]
+    ends += [hold.deadline for hold in snapshot.held_room if blocked]
+    return min((end for end in ends if end > snapshot.taken_at), default=None)
 
 
 def _diagnoses(blocked: Iterable[SchedulingJob], board: Board) -> tuple[Diagnosis, ...]:

@@ -177,6 +177,14 @@ class SchedulingRunner:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parking:
+    """Since when a job's class is not looked at, and until which generation of the fleet."""
+
+    since_at: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One instant of a partition, and the only input of a plan beside the policy."""
 
@@ -197,6 +205,12 @@ class Snapshot:
     """By `kin.group_of`, how many shards each runner has that run or succeeded."""
     storage: Location = SOMEWHERE
     """Where the inputs come from that no runner has."""
+    generation: int = 0
+    """Of the fleet: what was impossible for good when it was lower may be possible now."""
+    parked: int = 0
+    """How many of the waiting jobs were left out, for their class is parked at this generation."""
+    passing: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Jobs for which a reason ends by itself, each with the instant of the next such end."""
     held_room: tuple[HeldRoom, ...] = ()
     """Room that is kept for single jobs."""
     running: tuple[RunningJob, ...] = ()
@@ -211,6 +225,7 @@ class Snapshot:
             self.partition,
             self.taken_at,
             self.waiting,
+            [self.generation, self.parked, sorted(self.passing.items())],
             sorted(_job_line(job) for job in self.jobs),
             sorted(_runner_line(runner) for runner in self.runners),
             sorted(_scope_line(scope) for scope in self.scopes.values()),

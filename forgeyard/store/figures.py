@@ -14,7 +14,7 @@ from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, LeaseState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.diagnose import DiagnosticCode
-from forgeyard.store import outbox, overview, repair, tables
+from forgeyard.store import outbox, overview, parked_classes, repair, tables
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import DIMENSIONS
 
@@ -97,7 +97,7 @@ def _by_priority(waits: Mapping[tuple[str, str], int]) -> dict[Priority, int]:
 
 
 def _unschedulable(connection: sa.Connection, partition: str) -> dict[str, int]:
-    """Count waiting jobs by the code of their diagnosis, which stands in its JSON."""
+    """Count waiting jobs by the code of their diagnosis, or of their class if that is parked."""
     jobs = tables.jobs
     said = (
         sa.select(jobs.c.diagnosis)
@@ -105,6 +105,7 @@ def _unschedulable(connection: sa.Connection, partition: str) -> dict[str, int]:
             jobs.c.partition == partition,
             jobs.c.state == JobState.ELIGIBLE.value,
             jobs.c.diagnosis.is_not(None),
+            ~parked_classes.is_parked(partition),
         )
         .limit(DIAGNOSES_READ)
         .subquery()
@@ -114,7 +115,10 @@ def _unschedulable(connection: sa.Connection, partition: str) -> dict[str, int]:
     judged = sa.select(sa.case(*whens, else_="").label("code")).subquery()
     query = sa.select(judged.c.code, sa.func.count()).group_by(judged.c.code)
     found = {code: int(total) for code, total in connection.execute(query)}
-    return {code.value: found.get(code.value, 0) for code in DiagnosticCode}
+    parked = parked_classes.waiting_by_code(connection, partition)
+    return {
+        code.value: found.get(code.value, 0) + parked.get(code.value, 0) for code in DiagnosticCode
+    }
 
 
 def amounts(connection: sa.Connection) -> tuple[Resources, Resources]:

@@ -10,8 +10,11 @@ import sqlalchemy as sa
 from forgeyard.store import changes, tables
 
 FLEET: Final = "fleet"
-"""Grows when what could never run might run now: a runner registered, or a pool changed."""
+"""Grows when what could never run might run now: a runner, a pool or the policy is another."""
 _generations = tables.generations
+_FLEET = sa.select(_generations.c.value).where(_generations.c.name == FLEET)
+OF_FLEET: Final = sa.func.coalesce(_FLEET.scalar_subquery(), 0)
+"""The fleet's, as part of another query."""
 
 
 def bump(connection: sa.Connection, name: str = FLEET) -> None:

@@ -95,7 +95,7 @@ def write(
     bulk.insert(connection, tables.leases, leases)
     reservations = [_reservation(grant, now, policy) for grant in grants]
     bulk.insert(connection, tables.reservations, reservations)
-    _reserve(connection, grants)
+    _reserve(connection, grants, now)
     taken = [(key, one.lease_id, one.job["job_id"]) for one in grants for key in one.keys]
     keys.take(connection, taken)
     shared = [(one.lease_id, one.runner["runner_id"], one.devices) for one in grants]
@@ -191,7 +191,7 @@ def _reservation(grant: Grant, now: int, policy: LeasePolicy) -> Row:
     }
 
 
-def _reserve(connection: sa.Connection, grants: Sequence[Grant]) -> None:
+def _reserve(connection: sa.Connection, grants: Sequence[Grant], now: int) -> None:
     """Raise each runner's sums once, from the values under its lock."""
     sums: dict[str, list[int]] = {}
     for grant in grants:
@@ -199,7 +199,7 @@ def _reserve(connection: sa.Connection, grants: Sequence[Grant]) -> None:
         taken = [grant.job[name] for name in DIMENSIONS]
         sums[grant.runner["runner_id"]] = [a + b for a, b in zip(before, taken, strict=True)]
     rows = [
-        {"runner_id": runner_id, **dict(zip(_RESERVED, amounts, strict=True))}
+        {"runner_id": runner_id, "changed_at": now, **dict(zip(_RESERVED, amounts, strict=True))}
         for runner_id, amounts in sums.items()
     ]
     bulk.update(connection, tables.runners, rows, keys=("runner_id",))

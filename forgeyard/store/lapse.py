@@ -11,7 +11,7 @@ from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, JobState, LeaseState
 from forgeyard.store import changes, fence, jobs, liveness, penalties, phases, tables
 from forgeyard.store.changes import JOB, Row
-from forgeyard.store.engine import database_now
+from forgeyard.store.engine import database_now, now_ms
 from forgeyard.store.release import (
     Held,
     end_attempt,
@@ -95,7 +95,9 @@ def _suspect(connection: sa.Connection, lease: Row) -> None:
     """Give nothing more to a runner that lost a lease, until it is heard of again."""
     runners, sessions = tables.runners, tables.sessions
     connection.execute(
-        sa.update(runners).where(runners.c.runner_id == lease["runner_id"]).values(suspect=1)
+        sa.update(runners)
+        .where(runners.c.runner_id == lease["runner_id"])
+        .values(suspect=1, changed_at=now_ms())
     )
     connection.execute(
         sa.update(sessions)

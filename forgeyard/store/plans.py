@@ -11,10 +11,8 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.model.ids import new_id
-from forgeyard.model.transitions import JobState
-from forgeyard.scheduler.diagnose import Diagnosis
 from forgeyard.scheduler.place import Decision, Plan
-from forgeyard.store import bulk, codec, holds, tables
+from forgeyard.store import bulk, codec, diagnoses, holds, tables
 from forgeyard.store.engine import database_now
 
 
@@ -26,6 +24,8 @@ class PlanSaved:
     eligible: int
     runners: int
     planned: int
+    parked: bool
+    """Whether a class was parked by it."""
 
 
 def save_plan(
@@ -71,12 +71,12 @@ def save_plan(
     if not placements:
         # Else the commit does it, after the leases: whoever is placed now was before it in turn.
         holds.keep(connection, partition, plan.backfill, now=now)
-    _save_diagnoses(connection, plan.diagnoses)
     return PlanSaved(
         cycle_id=cycle_id,
         eligible=plan.eligible,
         runners=plan.runners,
         planned=len(placements),
+        parked=diagnoses.save(connection, partition, plan, now=now),
     )
 
 
@@ -92,25 +92,3 @@ def _candidates(decision: Decision, plan: Plan) -> str:
 def _devices(decision: Decision) -> str | None:
     wanted = decision.equipment.device_part
     return codec.encode(wanted) if wanted.wants_devices else None
-
-
-def _save_diagnoses(connection: sa.Connection, diagnoses: tuple[Diagnosis, ...]) -> None:
-    """Keep the latest word on each job that still waits, writing only what changed."""
-    jobs = tables.jobs
-    latest = {diagnosis.job_id: codec.encode(diagnosis) for diagnosis in diagnoses}
-    query = (
-        sa.select(jobs.c.job_id, jobs.c.diagnosis)
-        .where(
-            bulk.among(connection, jobs.c.job_id, list(latest)),
-            jobs.c.state == JobState.ELIGIBLE.value,
-        )
-        .order_by(jobs.c.job_id)
-        .with_for_update(skip_locked=True)
-    )
-    known = connection.execute(query).all() if latest else ()
-    changed = [
-        {"job_id": job_id, "diagnosis": latest[job_id]}
-        for job_id, before in known
-        if before != latest[job_id]
-    ]
-    bulk.update(connection, jobs, changed, keys=("job_id",))

@@ -16,7 +16,7 @@ from forgeyard.errors import Conflict, Corrupt, InvalidPolicy
 from forgeyard.model import policy_document
 from forgeyard.model.injection import Injection
 from forgeyard.model.policy import SchedulingPolicy, digest_of
-from forgeyard.store import changes, tables
+from forgeyard.store import changes, generations, tables
 from forgeyard.store.engine import database_now
 
 BUILT_IN: Final = 0
@@ -125,6 +125,7 @@ def set_policy(
         "created_at": now,
     }
     connection.execute(sa.insert(_policies).values(row))
+    generations.bump(connection)
     changes.audit(
         connection,
         actor=actor,

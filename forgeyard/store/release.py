@@ -84,7 +84,9 @@ def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: st
             for name, amount in zip(DIMENSIONS, freed, strict=True)
         }
         connection.execute(
-            sa.update(runners).where(runners.c.runner_id == lease["runner_id"]).values(sums)
+            sa.update(runners)
+            .where(runners.c.runner_id == lease["runner_id"])
+            .values({**sums, "changed_at": now})
         )
     return moved
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import changes, devices, tables
 from forgeyard.store.changes import Row
-from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.engine import database_now, now_ms, read, write
 from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.sessions import lock_runner
 
@@ -98,18 +98,17 @@ def _repair_runner(connection: sa.Connection, runner_id: str) -> bool:
     wrong = {name: value for name, value in after.items() if before[name] != value}
     if not wrong and not stray:
         return False
-    if wrong:
-        right = sa.update(_runners).where(_runners.c.runner_id == runner_id).values(wrong)
-        connection.execute(right)
+    changed = {**wrong, "changed_at": now_ms()}
+    connection.execute(sa.update(_runners).where(_runners.c.runner_id == runner_id).values(changed))
     freed = [f"devices of {lease_id} freed" for lease_id in stray]
-    changed = [f"{name} {before[name]} → {value}" for name, value in wrong.items()]
+    corrected = [f"{name} {before[name]} → {value}" for name, value in wrong.items()]
     changes.audit(
         connection,
         actor="system",
         channel="store",
         action="reservation.repaired",
         target=runner_id,
-        detail=", ".join([*changed, *freed]),
+        detail=", ".join([*corrected, *freed]),
         now=database_now(connection),
     )
     return True

@@ -19,7 +19,7 @@ from forgeyard.store import codec
 from forgeyard.store.changes import Row
 from forgeyard.store.release import DIMENSIONS
 
-_TOLD = {"reported_at", "health_reason"}
+_TOLD = {"reported_at", "health_reason", "last_seen_at"}
 """For people, and for a look at how old a report is; no runner gets more or less by it."""
 _DEVICE = re.compile(r"[^,\x00-\x1f\x7f]{1,160}")
 _NONE = Resources()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.config import RetentionConfig
-from forgeyard.store import tables
+from forgeyard.store import parked_classes, tables
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import database_now, read, write
 
@@ -51,6 +51,8 @@ def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) ->
         unused = connection.execute(_unused_blobs(now, artifacts_before)).scalars().all()
     blobs = _forget_blobs(engine, blob_store, unused, artifacts_before)
     strays = _forget_strays(engine, blob_store)
+    with write(engine) as connection:
+        parked_classes.forget(connection)
     blob_store.tidy()
     return Forgotten(
         logs=len(logs),

@@ -182,6 +182,7 @@ parked_classes = sa.Table(
     number("generation"),
     text("diagnosis"),
     number("since_at"),
+    number("until_at", nullable=True),  # when a plan found it to be possible after all
 )
 
 service_health = sa.Table(

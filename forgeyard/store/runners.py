@@ -54,7 +54,9 @@ def register(
         InvalidRequest: the name, the protocol's version or the report cannot be.
     """
     _check(message)
-    runner_id = _insert_unless_known(connection, message, rng=rng)
+    known = _id_of_name(connection, message.runner_name)
+    is_new = known is None
+    runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
     now = database_now(connection)
     reason = "a new session of the runner began"
@@ -65,6 +67,7 @@ def register(
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
     session_id = _open_session(connection, runner_id, now=now, rng=rng)
     state = _wanted(runner) or RunnerState.ONLINE
+    introduced = _introduced(message, now=now)
     _change(
         connection,
         runner,
@@ -77,11 +80,11 @@ def register(
         last_seen_at=now,
         health=RunnerHealth.HEALTHY.value,
         health_reason=None,
-        changed_at=now,
-        **_introduced(message, now=now),
+        **introduced,
         **repair.recount(connection, runner_id),
     )
-    generations.bump(connection)
+    if is_new or reports.differs(runner, introduced):
+        generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
     return Registered(
         runner_id=RunnerId(runner_id),
@@ -110,27 +113,27 @@ def _check(message: Register) -> None:
     reports.check(message)
 
 
-def _insert_unless_known(
-    connection: sa.Connection, message: Register, *, rng: random.Random
-) -> str:
-    """Find a runner by its name or make it; of two that try at once, one waits for the other."""
-    known = sa.select(_runners.c.runner_id).where(_runners.c.name == message.runner_name)
-    runner_id = connection.execute(known).scalar_one_or_none()
-    if runner_id is None:
-        now = database_now(connection)
-        row = {
-            "runner_id": _new_id("rnr", now=now, rng=rng),
-            "name": message.runner_name,
-            "state": RunnerState.OFFLINE.value,
-            "pool_id": POOL,
-            "pressure": ResourcePressure.NORMAL.value,
-            "registered_at": now,
-            "last_seen_at": now,
-            **_introduced(message, now=now),
-        }
-        changes.upsert(connection, _runners, row, changes={}, keys=("name",))
-        runner_id = connection.execute(known).scalar_one()
-    return str(runner_id)
+def _id_of_name(connection: sa.Connection, name: str) -> str | None:
+    known = sa.select(_runners.c.runner_id).where(_runners.c.name == name)
+    return connection.execute(known).scalar_one_or_none()
+
+
+def _insert(connection: sa.Connection, message: Register, *, rng: random.Random) -> str:
+    """Make a runner; of two that make the same one at once, one waits for the other."""
+    now = database_now(connection)
+    row = {
+        "runner_id": _new_id("rnr", now=now, rng=rng),
+        "name": message.runner_name,
+        "state": RunnerState.OFFLINE.value,
+        "pool_id": POOL,
+        "pressure": ResourcePressure.NORMAL.value,
+        "registered_at": now,
+        "last_seen_at": now,
+        "changed_at": now,
+        **_introduced(message, now=now),
+    }
+    changes.upsert(connection, _runners, row, changes={}, keys=("name",))
+    return str(_id_of_name(connection, message.runner_name))
 
 
 def _introduced(message: Register, *, now: int) -> dict[str, object]:
@@ -178,8 +181,6 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     able = _able(message, now=now)
     said = {"suspect": 0, "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
-    if reports.differs(runner, {"state": state.value, **said}):
-        said["changed_at"] = now
     _change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
     )
@@ -187,6 +188,9 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
         sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
     )
     abandon = _not_held(connection, session_id, message.held, now=now)
+    report = message.report
+    if report is not None and reports.differs(runner, reports.described(report, now=now)):
+        generations.bump(connection)
     _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
 
@@ -446,6 +450,8 @@ def _change(
 ) -> Row:
     """Update a locked runner; a new state is a new version with a line of history."""
     changed = {"state": state.value, **values}
+    if reports.differs(runner, changed):
+        changed["changed_at"] = now
     if state != runner["state"]:
         changed["version"] = runner["version"] + 1
         connection.execute(

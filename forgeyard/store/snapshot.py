@@ -6,7 +6,7 @@ nobody, neither in it nor beside it.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -27,13 +27,15 @@ from forgeyard.scheduler.order import BASE, class_adjustment
 from forgeyard.scheduler.preempt import URGENT
 from forgeyard.scheduler.snapshot import CLASS_OF, SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.spot import spot_wish
-from forgeyard.scheduler.standing import Freshness, SchedulingPool, freshness
+from forgeyard.scheduler.standing import SchedulingPool, freshness
 from forgeyard.store import (
     devices,
     facts,
+    generations,
     habits,
     holds,
     keys,
+    parked_classes,
     phases,
     pools,
     preemption,
@@ -46,9 +48,17 @@ from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
 from forgeyard.store.facts import Facts
+from forgeyard.store.parked_classes import Standing
+from forgeyard.store.release import DIMENSIONS
 
+RunnerReader = Callable[[sa.Connection, SchedulingPolicy], tuple[SchedulingRunner, ...]]
+NOTHING: Held = {}
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
+_AMOUNTS = {
+    prefix: tuple(f"{prefix}{name}" for name in DIMENSIONS)
+    for prefix in ("", "total_", "headroom_", "reserved_")
+}
 logger = logging.getLogger(__name__)
 
 
@@ -59,16 +69,26 @@ def load(
     *,
     limit: int = LOADED,
     storage: Location = SOMEWHERE,
+    read_runners: RunnerReader | None = None,
+    standing: Standing | None = None,
 ) -> Snapshot:
-    """Read the eligible jobs that come first, and every registered runner."""
+    """Read the eligible jobs that come first, and every registered runner.
+
+    Who loads again and again passes a reader that remembers runners; who wants to see jobs of
+    parked classes too says that nothing is parked.
+    """
+    # First of all: who changes the fleet after this makes a verdict on what we read void.
+    generation = generations.current(connection)
     now = database_now(connection)
-    rows = _eligible(connection, partition, policy, now=now, limit=limit)
-    refusals = _refusals(connection, partition, now=now)
+    standing = standing or parked_classes.standing(connection, partition, generation)
+    among = standing.among(connection)
+    rows = _eligible(connection, partition, policy, among=among, now=now, limit=limit)
+    refusals, passing = _refusals(connection, now=now)
     jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
     wished = {job.job_id: job.wishes for job in jobs}
     readable = [row for row in rows if row["job_id"] in wished]
-    runners = _runners(connection, policy, now=now)
-    waiting = int(rows[0]["waiting"]) if rows else 0
+    runners = stand(connection, (read_runners or _runners)(connection, policy), policy, now=now)
+    waiting = standing.parked + (int(rows[0]["waiting"]) if rows else 0)
     preempts = policy.preemption.enabled and any(one.priority in URGENT for one in jobs)
     return Snapshot(
         partition=partition,
@@ -77,6 +97,9 @@ def load(
         damaged=damaged,
         runners=runners,
         waiting=waiting,
+        generation=generation,
+        parked=standing.parked,
+        passing=passing,
         scopes=scopes.load(connection),
         keys=keys.load(connection),
         named=facts.named(connection, readable, wished),
@@ -129,7 +152,13 @@ def load_with(
 
 
 def _eligible(
-    connection: sa.Connection, partition: str, policy: SchedulingPolicy, *, now: int, limit: int
+    connection: sa.Connection,
+    partition: str,
+    policy: SchedulingPolicy,
+    *,
+    among: sa.ColumnElement[bool],
+    now: int,
+    limit: int,
 ) -> Sequence[Row]:
     """Read the first of every queue before the second of any, emergencies before all.
 
@@ -150,6 +179,7 @@ def _eligible(
             jobs.c.partition == partition,
             jobs.c.state == JobState.ELIGIBLE.value,
             jobs.c.cancel_reason.is_(None),
+            among,
         )
         .subquery()
     )
@@ -188,22 +218,18 @@ def _class_adjustment(policy: SchedulingPolicy) -> sa.ColumnElement[int]:
     return sa.case(points, value=named)
 
 
-def _refusals(connection: sa.Connection, partition: str, *, now: int) -> dict[str, dict[str, str]]:
-    """Read who refused which eligible job and is not to be asked again yet."""
-    refusals, jobs = tables.refusals, tables.jobs
-    query = (
-        sa.select(refusals.c.job_id, refusals.c.runner_id, refusals.c.reason)
-        .join(jobs, jobs.c.job_id == refusals.c.job_id)
-        .where(
-            refusals.c.until_at > now,
-            jobs.c.partition == partition,
-            jobs.c.state == JobState.ELIGIBLE.value,
-        )
-    )
+def _refusals(
+    connection: sa.Connection, *, now: int
+) -> tuple[dict[str, dict[str, str]], dict[str, int]]:
+    """Read who refused which job, and when the first may be asked again."""
+    query = sa.select(tables.refusals).where(tables.refusals.c.until_at > now)
     found: dict[str, dict[str, str]] = {}
+    ends: dict[str, int] = {}
     for row in connection.execute(query).mappings():
-        found.setdefault(row["job_id"], {})[row["runner_id"]] = row["reason"]
-    return found
+        job_id, until = row["job_id"], row["until_at"]
+        found.setdefault(job_id, {})[row["runner_id"]] = row["reason"]
+        ends[job_id] = min(until, ends.get(job_id, until))
+    return found, ends
 
 
 def _refusals_of(connection: sa.Connection, job_id: str, *, now: int) -> dict[str, str]:
@@ -281,27 +307,56 @@ def _job(
     )
 
 
-def _runners(
-    connection: sa.Connection, policy: SchedulingPolicy, *, now: int
-) -> tuple[SchedulingRunner, ...]:
+def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
     One whose row is damaged gets no work until it registers again, which writes it anew.
     """
     runners = tables.runners
-    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).mappings()
+    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).all()
+    names = [column.name for column in runners.c]
     known: dict[str, Capabilities] = {}
+    # A mapping of SQLAlchemy's own would cost as much as all the rest.
+    found = (runner_of(dict(zip(names, row, strict=True)), known, policy) for row in rows)
+    return tuple(runner for runner in found if runner is not None)
+
+
+def runner_of(
+    row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy
+) -> SchedulingRunner | None:
+    """Read a runner; `known` spares decoding a report again. Nothing, if its row is damaged.
+
+    What is not in its row, such as the state of its pool, is for `stand` to add.
+    """
+    try:
+        return _runner(row, known, policy)
+    except (Corrupt, ValueError) as error:
+        logger.warning("runner %s cannot be read: %s", row["name"], error)
+        return None
+
+
+def stand(
+    connection: sa.Connection,
+    runners: Iterable[SchedulingRunner],
+    policy: SchedulingPolicy,
+    *,
+    now: int,
+) -> tuple[SchedulingRunner, ...]:
+    """Say of runners what does not stand in their rows: pool, devices in use, age of the report."""
     places = pools.load(connection, policy, now=now)
     held = devices.load(connection)
     found: list[SchedulingRunner] = []
-    for row in rows:
-        try:
-            age = freshness(row["reported_at"], now, policy.staleness)
-            mine = held.get(row["runner_id"], {})
-            pool = places[row["pool_id"]]
-            found.append(_runner(dict(row), known, policy, held=mine, pool=pool, age=age))
-        except (Corrupt, ValueError, KeyError) as error:
-            logger.warning("runner %s cannot be read: %s", row["name"], error)
+    for runner in runners:
+        pool = places.get(runner.pool_id)
+        if pool is None:
+            logger.warning("runner %s is in no pool that there is", runner.name)
+            continue
+        age = freshness(runner.reported_at, now, policy.staleness)
+        mine = held.get(runner.runner_id, NOTHING)
+        plain = runner.pool == pool and runner.freshness is age and not mine
+        found.append(
+            runner if plain else replace(runner, pool=pool, held_devices=mine, freshness=age)
+        )
     return tuple(found)
 
 
@@ -309,10 +364,6 @@ def _runner(
     row: Row,
     known: dict[str, Capabilities],
     policy: SchedulingPolicy,
-    *,
-    held: Held,
-    pool: SchedulingPool,
-    age: Freshness,
 ) -> SchedulingRunner:
     reported = row["capabilities"]
     if reported not in known:
@@ -324,7 +375,7 @@ def _runner(
         session_id=row["session_id"],
         state=RunnerState(row["state"]),
         suspect=bool(row["suspect"]),
-        pool=pool,
+        pool=SchedulingPool(pool_id=row["pool_id"]),
         trust=TrustClass(row["trust"]),
         capabilities=known[reported],
         capability_digest=row["capability_digest"],
@@ -332,7 +383,6 @@ def _runner(
         headroom=_resources(row, "headroom_"),
         reserved=_resources(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
-        held_devices=held,
         cpu_percent=policy.overcommit.cpu_percent,
         degraded=row["health"] == RunnerHealth.DEGRADED,
         takes_up_to=policy.degraded_takes,
@@ -342,7 +392,6 @@ def _runner(
         penalty=row["penalty"],
         penalty_at=row["penalty_at"],
         reported_at=row["reported_at"],
-        freshness=age,
     )
 
 
@@ -364,9 +413,11 @@ def _location(text: str) -> Location:
 
 
 def _resources(row: Row, prefix: str) -> Resources:
-    return Resources(
-        cpu=MilliCpu(row[f"{prefix}cpu_milli"]),
-        memory=Bytes(row[f"{prefix}memory_bytes"]),
-        disk=Bytes(row[f"{prefix}disk_bytes"]),
-        slots=row[f"{prefix}slots"],
-    )
+    cpu, memory, disk, slots = _AMOUNTS[prefix]
+    return _amount(row[cpu], row[memory], row[disk], row[slots])
+
+
+@lru_cache(maxsize=2**16)
+def _amount(cpu: int, memory: int, disk: int, slots: int) -> Resources:
+    """Make an amount once; runners and jobs share few different ones."""
+    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, StoreUnavailable
-from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState, LeaseState, RunState
 from forgeyard.store import (
@@ -20,10 +19,10 @@ from forgeyard.store import (
     jobs,
     lapse,
     liveness,
+    queue_timeout,
     runners,
     runs,
     settle,
-    stopping,
     tables,
 )
 from forgeyard.store.changes import DeadlineKind
@@ -203,17 +202,7 @@ def _time_out_job(connection: sa.Connection, job_id: str, policy: SchedulingPoli
         return False
     if job["state"] != JobState.ELIGIBLE:
         return False
-    reason = "no runner took it within its queue timeout"
-    ending = jobs.Ending(
-        job=job,
-        state=JobState.TIMED_OUT,
-        reason=reason,
-        failure_class=FailureClass.TIMEOUT,
-        message=reason,
-    )
-    stopping.fail(connection, run, ending, now=now, policy=policy.lease)
-    changes.wake_if_waiting(connection, job["partition"], reason=reason)
-    return True
+    return queue_timeout.enforce(connection, run, job, policy=policy, now=now)
 
 
 def _retry(connection: sa.Connection, job_id: str, _policy: SchedulingPolicy) -> bool:

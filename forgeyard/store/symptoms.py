@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from forgeyard.model.policy import HOUR, SchedulingPolicy
 from forgeyard.model.transitions import LeaseState
 from forgeyard.scheduler.doctor import LATE, Misreserved, PoolStanding, Symptoms
-from forgeyard.store import figures, liveness, outbox, repair, snapshot, tables
+from forgeyard.store import figures, liveness, outbox, parked_classes, repair, snapshot, tables
 from forgeyard.store.engine import database_now
 
 _leases = tables.leases
@@ -18,7 +18,7 @@ def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingP
     swept = now - 2 * policy.sweep.period - LATE
     offers, oldest = _offers(connection)
     return Symptoms(
-        snapshot=snapshot.load(connection, partition, policy),
+        snapshot=snapshot.load(connection, partition, policy, standing=parked_classes.ALL_OPEN),
         pools=_pools(connection),
         misreserved=tuple(
             Misreserved(

@@ -135,7 +135,9 @@ jobs = sa.Table(
     number("has_inputs", default=1),  # its runner must fetch something first
     number("preempted_at", nullable=True),  # when it was last stopped for another job
     sa.UniqueConstraint("run_id", "name"),
-    sa.Index("ix_jobs_state_partition", "state", "partition"),
+    sa.Index("ix_jobs_state_partition_class", "state", "partition", "requirement_class"),
+    sa.Index("ix_jobs_class_queue_leased_at", "requirement_class", "queue_id", "leased_at"),
+    sa.Index("ix_jobs_queue_name", "queue_id", "name", "job_id"),
     sa.Index("ix_jobs_reused_from", "reused_from"),
 )
 

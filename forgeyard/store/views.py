@@ -18,7 +18,18 @@ from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 from forgeyard.model.units import LARGEST, Millis
 from forgeyard.scheduler.snapshot import CLASS_OF
-from forgeyard.store import artifacts, codec, scopes, shares, specs, tables, waiting, wishes
+from forgeyard.store import (
+    artifacts,
+    codec,
+    estimates,
+    parked_classes,
+    scopes,
+    shares,
+    specs,
+    tables,
+    waiting,
+    wishes,
+)
 from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -99,6 +110,8 @@ class JobView:
     exclusive: tuple[str, ...]
     """Its exclusivity keys."""
     waiting: str | None
+    starts: str | None
+    """When it may start, with the word *estimate* in it."""
     failure_class: str | None
     message: str | None
     cancel_reason: str | None
@@ -237,9 +250,18 @@ def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
         attempts=_attempts(connection, run_id),
         retries=_retries(connection, run_id),
         held=_held(row),
+        parked=parked_classes.sentences(
+            connection, row["partition"], {job["requirement_class"] for job in jobs}
+        ),
     )
+    starts = estimates.starts(connection, jobs, now=surroundings.now)
     outputs = _outputs(artifacts.of_run(connection, run_id))
-    shown = tuple(_job_view(job, surroundings, outputs.get(job["job_id"], [])) for job in jobs)
+    shown = tuple(
+        _job_view(
+            job, surroundings, outputs.get(job["job_id"], []), starts=starts.get(job["job_id"])
+        )
+        for job in jobs
+    )
     return RunView(
         run_id=run_id,
         queue=shares.path_of(connection, scopes.path_of(jobs[0])) if jobs else "",
@@ -354,7 +376,9 @@ def _retries(connection: sa.Connection, run_id: str) -> dict[str, int]:
     return {row.entity_id: row.due_at for row in connection.execute(query)}
 
 
-def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -> JobView:
+def _job_view(
+    job: Row, around: Surroundings, outputs: Collection[OutputView], *, starts: str | None
+) -> JobView:
     job_id = job["job_id"]
     spec = specs.find(job) if job["matrix"] else None
     cell = spec.matrix if spec else None
@@ -366,6 +390,7 @@ def _job_view(job: Row, around: Surroundings, outputs: Collection[OutputView]) -
         needs=tuple(around.jobs[need]["name"] for need in around.needs.get(job_id, ())),
         continue_on_error=bool(job["continue_on_error"]),
         waiting=waiting.sentence(job, around),
+        starts=starts,
         attempts=tuple(_attempt_view(row) for row in around.attempts.get(job_id, ())),
         outputs=tuple(outputs),
         **{

@@ -5,7 +5,7 @@ Reads what others have decided and wrote down; decides nothing.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
 from forgeyard.store import specs
@@ -23,6 +23,8 @@ class Surroundings:
     retries: Mapping[str, int]
     held: str | None = None
     """What the whole run waits for."""
+    parked: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Why jobs wait of which no runner can ever take a single one, by their class."""
 
 
 def sentence(job: Row, around: Surroundings) -> str | None:
@@ -35,7 +37,8 @@ def sentence(job: Row, around: Surroundings) -> str | None:
     if state is JobState.PENDING:
         return _waiting_for_needs(job, around)
     if state is JobState.ELIGIBLE:
-        return _diagnosis(job) or "waits for the next scheduling cycle"
+        hopeless = around.parked.get(job["requirement_class"])
+        return hopeless or diagnosis_of(job) or "waits for the next scheduling cycle"
     if state is JobState.LEASED:
         return f"is offered to {_last_runner(job, around)}, which has not accepted yet"
     if state is JobState.LOST:
@@ -73,9 +76,9 @@ def _last_runner(job: Row, around: Surroundings) -> str:
     return str(attempts[-1]["runner"] or attempts[-1]["runner_id"]) if attempts else "a runner"
 
 
-def _diagnosis(job: Row) -> str | None:
-    """Read the sentence of the latest diagnosis; what else is in it belongs to the scheduler."""
+def diagnosis_of(row: Row) -> str | None:
+    """Read the sentence of the diagnosis of a job or a class; the rest belongs to the scheduler."""
     try:
-        return str(json.loads(job["diagnosis"])["sentence"]) if job["diagnosis"] else None
+        return str(json.loads(row["diagnosis"])["sentence"]) if row["diagnosis"] else None
     except (ValueError, KeyError, TypeError):
         return None

@@ -32,6 +32,28 @@ async def test_a_waiting_job_is_explained_with_every_reason(house: House) -> Non
     assert {"platform_mismatch", "insufficient_memory"} <= codes
 
 
+@pytest.mark.requirement("ACC-033", "DIA-004")
+async def test_an_explanation_comes_as_text_with_policy_and_parking(house: House) -> None:
+    await house.register()
+    run = await house.submit(a_document(build={"resources": {"memory": "64Gi"}}))
+    house.schedule()
+    found = await _explained(house, _job(run))
+    assert found["parked"]["generation"] == 1
+    assert found["policy_version"] == 0
+    assert "parked    for" in found["text"]
+    assert "policy    built in, sha256:" in found["text"]
+    assert "(never)" in found["text"]
+
+
+@pytest.mark.requirement("POL-002")
+async def test_a_suggestion_says_on_how_many_attempts_it_rests(house: House) -> None:
+    run = await house.submit(a_document(build={}))
+    answer = await house.people.get(f"/v1/jobs/{_job(run)}/suggestion")
+    assert answer.status_code == 200
+    assert (answer.json()["attempts"], answer.json()["memory"]) == (0, None)
+    assert (await house.people.get("/v1/jobs/job_0/suggestion")).status_code == 404
+
+
 async def test_a_job_is_explained_in_every_state(sqlite_house: House) -> None:
     session_id = await sqlite_house.register()
     run = await sqlite_house.submit(a_document(build={}, test={"needs": "build"}))

@@ -309,6 +309,11 @@ def test_only_changed_diagnoses_are_written_and_a_grant_clears_them(desk: Desk) 
     desk.overwrite(tables.jobs, second, state="pending")
     changed = (diagnose(first, "none at all"), diagnose(second, "none at all"))
     desk.plan(a_plan(diagnoses=changed))
+    assert json.loads(desk.row(tables.jobs, first)["diagnosis"])["sentence"] == "no runner"
+    long_since = json.dumps({**json.loads(desk.row(tables.jobs, first)["diagnosis"]), "at": 0})
+    desk.overwrite(tables.jobs, first, diagnosis=long_since)
+    desk.overwrite(tables.jobs, second, diagnosis=long_since)
+    desk.plan(a_plan(diagnoses=changed))
     sentences = {
         row["job_id"]: json.loads(row["diagnosis"])["sentence"] for row in desk.rows(tables.jobs)
     }

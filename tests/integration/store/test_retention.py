@@ -215,6 +215,7 @@ def test_delivered_events_go_once_their_attempt_is_settled(shelf: Shelf) -> None
     assert streams(shelf) == {unsettled.attempt_id, undelivered.attempt_id}
 
 
+@pytest.mark.requirement("POL-005")
 def test_cycles_keys_and_refusals_go_in_their_time(shelf: Shelf) -> None:
     counted = (tables.cycles, tables.placements, tables.idempotency, tables.refusals)
 

@@ -9,7 +9,9 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 from activities import contracts, starts
-from tests.builders import a_job_spec, some_resources
+from forgeyard.store import runners, tables
+from forgeyard.store.engine import database_now, write
+from tests.builders import a_job_spec, jobs_of, register_runner, some_resources
 from tests.integration.temporal.house import Cost, Driver, House, until
 from workflows.scheduler_loop import SchedulerLoop
 
@@ -93,9 +95,18 @@ async def test_the_same_wake_twice_makes_one_cycle(house: House) -> None:
         assert await cycles(house) == 2
 
 
+def drain_big(house: House) -> None:
+    """Register a large runner that takes no work, so that large jobs are possible but not now."""
+    with write(house.engine) as connection:
+        total = some_resources(cpu=1_000_000, memory=2**40, disk=2**40, slots=9)
+        register_runner(connection, "big", total=total)
+        runners.drain(connection, "big", reason="a test", actor="ann", channel="test")
+
+
 @pytest.mark.requirement("FAR-032", "FAR-034")
 async def test_waiting_in_vain_backs_off_and_a_wake_ends_it_at_once(house: House) -> None:
     huge = a_job_spec("huge", resources=some_resources(cpu=1_000_000))
+    drain_big(house)
     async with house.bare_worker(), Driver(house=house).running():
         await house.submit(huge)
         await until_quiet(house, timers=2)
@@ -105,6 +116,36 @@ async def test_waiting_in_vain_backs_off_and_a_wake_ends_it_at_once(house: House
         small = await house.submit(a_job_spec("small"))
         await house.until_run(small, "succeeded")
         assert asyncio.get_running_loop().time() - started < 10
+
+
+@pytest.mark.requirement("FAR-032")
+async def test_jobs_that_no_runner_can_ever_take_let_the_loop_rest(house: House) -> None:
+    huge = a_job_spec("huge", resources=some_resources(cpu=1_000_000))
+    async with house.bare_worker(), Driver(house=house).running():
+        await house.submit(huge)
+        await until_quiet(house, timers=2)
+        history = await house.history(contracts.loop_workflow_id(house.partition))
+        assert timers_of(history)[:2] == [1.0, 60.0]
+        small = await house.submit(a_job_spec("small"))
+        await house.until_run(small, "succeeded")
+
+
+@pytest.mark.requirement("FAR-032", "FAR-033")
+async def test_the_loop_looks_again_when_a_refusal_ends_and_not_later(house: House) -> None:
+    """Nobody wakes it for that, and its own pause is long by then."""
+    run_id = house.submit_silently()
+    with write(house.engine) as connection:
+        runner_id = register_runner(connection).runner_id
+        job_id = jobs_of(connection, run_id)["build"]["job_id"]
+        until = database_now(connection) + 5_000
+        refusal = {"job_id": job_id, "runner_id": runner_id, "reason": "shy", "until_at": until}
+        connection.execute(sa.insert(tables.refusals).values(refusal))
+    async with house.bare_worker():
+        await start_loop(house, fruitless=9)
+        await until_quiet(house)
+        history = await house.history(contracts.loop_workflow_id(house.partition))
+    (wait,) = timers_of(history)
+    assert 0 < wait <= 5.0
 
 
 @pytest.mark.requirement("FAR-032")

@@ -207,12 +207,24 @@ def _create_parking() -> None:
         _number("generation"),
         _text("diagnosis"),
         _number("since_at"),
+        _number("until_at", nullable=True),
         sa.PrimaryKeyConstraint("partition", "requirement_class", name="pk_parked_classes"),
     )
+    op.drop_index("ix_jobs_state_partition", "jobs")
+    op.create_index(
+        "ix_jobs_state_partition_class", "jobs", ["state", "partition", "requirement_class"]
+    )
+    op.create_index(
+        "ix_jobs_class_queue_leased_at", "jobs", ["requirement_class", "queue_id", "leased_at"]
+    )
+    op.create_index("ix_jobs_queue_name", "jobs", ["queue_id", "name", "job_id"])
 
 
 def downgrade() -> None:
     """Take it away again."""
+    for name in ("queue_name", "class_queue_leased_at", "state_partition_class"):
+        op.drop_index(f"ix_jobs_{name}", "jobs")
+    op.create_index("ix_jobs_state_partition", "jobs", ["state", "partition"])
     for table in (
         "service_health",
         "parked_classes",
