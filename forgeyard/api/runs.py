@@ -16,8 +16,8 @@ from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
-from forgeyard.runfile.schema import QUEUE
 from forgeyard.runfile.source import resolved
+from forgeyard.runfile.values import QUEUE
 from forgeyard.store import readings, runs, shares, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of

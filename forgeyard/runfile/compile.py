@@ -36,8 +36,6 @@ from forgeyard.runfile.complaint import complain, shown
 from forgeyard.runfile.matrix import expand
 from forgeyard.runfile.requires import MOST_BYTES, compile_requires, unique, within
 from forgeyard.runfile.schema import (
-    MAX_NEEDS,
-    MAX_SCRIPT,
     CachePart,
     JobPart,
     OutputPart,
@@ -49,6 +47,7 @@ from forgeyard.runfile.schema import (
 )
 from forgeyard.runfile.source import compile_source
 from forgeyard.runfile.ties import check_ties, compile_ties
+from forgeyard.runfile.values import MAX_NEEDS, MAX_SCRIPT
 
 MOST_CPU = MilliCpu(4_096_000)
 SHORTEST, LONGEST = Millis(1_000), Millis(30 * 86_400_000)

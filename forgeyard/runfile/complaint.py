@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from forgeyard.errors import InvalidRunFile, shortened
-from forgeyard.runfile.schema import FORMS, SAID, keys_at
+from forgeyard.runfile.schema import keys_at
+from forgeyard.runfile.values import FORMS, SAID
 
 Path = tuple[str | int, ...]
 NONE: Mapping[str | int, str] = MappingProxyType({})

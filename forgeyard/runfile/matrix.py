@@ -19,16 +19,8 @@ from pydantic import ValidationError
 from forgeyard.errors import InvalidRunFile
 from forgeyard.model.job import MatrixCell
 from forgeyard.runfile.complaint import NONE, closest, complain, dotted, shown
-from forgeyard.runfile.schema import (
-    EXPRESSION,
-    MAX_AXES,
-    MAX_CELLS,
-    MAX_JOBS,
-    NAME,
-    SAID,
-    MatrixPart,
-    StrategyPart,
-)
+from forgeyard.runfile.schema import MatrixPart, StrategyPart
+from forgeyard.runfile.values import EXPRESSION, MAX_AXES, MAX_CELLS, MAX_JOBS, NAME, SAID
 
 MAX_EXPANDED: Final = 2**24
 """Characters of all cells together, each value counting for a few more."""

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from forgeyard.runfile.schema import NAME, TOOL_NAME, VARIABLE, RunFile
+from forgeyard.runfile.schema import RunFile
+from forgeyard.runfile.values import NAME, TOOL_NAME, VARIABLE
 
 PUBLISHED = Path(__file__).parents[2] / "docs" / "runfile.schema.json"
 

@@ -10,7 +10,8 @@ from typing import Final
 
 from forgeyard.errors import InvalidRequest, shortened, without_credentials
 from forgeyard.model.run import HEAD, GitRef, GitSource
-from forgeyard.runfile.schema import COMMIT, SourcePart
+from forgeyard.runfile.schema import SourcePart
+from forgeyard.runfile.values import COMMIT
 
 MAX_REPOSITORY: Final = 2_000
 MAX_REF: Final = 250

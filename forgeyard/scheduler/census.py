@@ -21,14 +21,8 @@ from forgeyard.scheduler.diagnose import (
     never,
     not_now,
 )
-from forgeyard.scheduler.eligibility import (
-    BOUND,
-    BY_BOUND,
-    RejectionCode,
-    own_absences,
-    own_reasons,
-    rejections,
-)
+from forgeyard.scheduler.eligibility import own_absences, own_reasons, rejections
+from forgeyard.scheduler.rejection import BOUND, BY_BOUND, RejectionCode
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.standing import passing
 from forgeyard.scheduler.stock import Stock

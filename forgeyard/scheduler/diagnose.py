@@ -14,9 +14,6 @@ from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.devices import ALL_FREE, Held
 from forgeyard.scheduler.eligibility import (
-    BOUND,
-    Rejection,
-    RejectionCode,
     absences,
     can_ever_run,
     codes_of,
@@ -24,6 +21,7 @@ from forgeyard.scheduler.eligibility import (
     rejections,
 )
 from forgeyard.scheduler.gates import Gate
+from forgeyard.scheduler.rejection import BOUND, Rejection, RejectionCode
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 
 NEAR_MISSES = 3

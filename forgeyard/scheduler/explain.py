@@ -25,11 +25,11 @@ from forgeyard.scheduler.diagnose import (
     pairings,
     tallies,
 )
-from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.estimate import Estimate, estimate
 from forgeyard.scheduler.gates import Gate
 from forgeyard.scheduler.order import effective_priority
 from forgeyard.scheduler.place import Cycle, pool_gate
+from forgeyard.scheduler.rejection import RejectionCode
 from forgeyard.scheduler.scene import Scene
 from forgeyard.scheduler.score import PlacementScore, score
 from forgeyard.scheduler.snapshot import Parking, SchedulingJob, Snapshot

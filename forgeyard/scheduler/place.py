@@ -13,7 +13,6 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.board import Board
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.diagnose import Diagnosis, gated
-from forgeyard.scheduler.eligibility import OF_THE_JOB
 from forgeyard.scheduler.gates import Gate, GateCode, Gates
 from forgeyard.scheduler.holds import BackfillWish, HoldKind
 from forgeyard.scheduler.lending import idle_pools
@@ -21,6 +20,7 @@ from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.preempt import Nomination, may_preempt, nominate
 from forgeyard.scheduler.pressure import Pressure, judge
 from forgeyard.scheduler.queue import FairQueue
+from forgeyard.scheduler.rejection import OF_THE_JOB
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.standing import NOBODY
 

@@ -14,7 +14,8 @@ from forgeyard.model.devices import device_ids
 from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.scheduler.columns import Columns, Mask, Places
 from forgeyard.scheduler.devices import ALL_FREE, Held, allocate, plus
-from forgeyard.scheduler.eligibility import RejectionCode, busy_devices
+from forgeyard.scheduler.eligibility import busy_devices
+from forgeyard.scheduler.rejection import RejectionCode
 
 Answer = TypeVar("Answer")
 Judge = Callable[[Equipment, Held], Answer]

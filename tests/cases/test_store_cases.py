@@ -399,7 +399,9 @@ def test_a_job_that_no_runner_can_do_stays_eligible_with_a_reason_until_its_time
         assert desk.cycle().granted == 0
         (job,) = desk.rows(tables.jobs, run_id=run_id)
         assert job["state"] == "eligible"
-        assert json.loads(job["diagnosis"])["code"] == "NO_MATCHING_PLATFORM"
+        (parked,) = desk.rows(tables.parked_classes)
+        assert parked["requirement_class"] == job["requirement_class"]
+        assert json.loads(parked["diagnosis"])["code"] == "NO_MATCHING_PLATFORM"
     desk.later(HOUR + 1)
     desk.sweep()
     (job,) = desk.rows(tables.jobs, run_id=run_id)

@@ -17,13 +17,8 @@ from forgeyard.model.equipment import Equipment, EquipmentRequirement
 from forgeyard.model.gaps import Aspect
 from forgeyard.model.wishes import Domain, SpotWish
 from forgeyard.scheduler.bounds import Bound, BoundKind
-from forgeyard.scheduler.eligibility import (
-    RejectionCode,
-    can_ever_run,
-    codes_of,
-    is_eligible,
-    rejections,
-)
+from forgeyard.scheduler.eligibility import can_ever_run, codes_of, is_eligible, rejections
+from forgeyard.scheduler.rejection import RejectionCode
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from tests.equipment import naive_codes, some_equipment, some_wishes
 from tests.places import placeable, placed, some_pool

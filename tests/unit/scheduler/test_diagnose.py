@@ -9,7 +9,7 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.runner import RunnerState
 from forgeyard.scheduler.diagnose import Diagnosis, DiagnosticCode, diagnose
-from forgeyard.scheduler.eligibility import RejectionCode
+from forgeyard.scheduler.rejection import RejectionCode
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from tests.scheduling import LINUX, a_job, a_job_that_requires, a_runner, amounts
 

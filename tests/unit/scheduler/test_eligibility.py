@@ -12,14 +12,8 @@ from forgeyard.model.capability import (
 )
 from forgeyard.model.job import Priority
 from forgeyard.model.runner import ResourcePressure, RunnerState
-from forgeyard.scheduler.eligibility import (
-    PASSING,
-    RejectionCode,
-    can_ever_run,
-    is_eligible,
-    is_trusted,
-    rejections,
-)
+from forgeyard.scheduler.eligibility import can_ever_run, is_eligible, is_trusted, rejections
+from forgeyard.scheduler.rejection import PASSING, RejectionCode
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from tests.scheduling import a_job, a_job_that_requires, a_runner, amounts
 

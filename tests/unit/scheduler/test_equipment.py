@@ -23,8 +23,9 @@ from forgeyard.model.gaps import Aspect
 from forgeyard.model.units import GIB, Bytes
 from forgeyard.scheduler.board import kind_of
 from forgeyard.scheduler.diagnose import DiagnosticCode, diagnose
-from forgeyard.scheduler.eligibility import PASSING, can_ever_run, codes_of, is_eligible, rejections
+from forgeyard.scheduler.eligibility import can_ever_run, codes_of, is_eligible, rejections
 from forgeyard.scheduler.place import plan
+from forgeyard.scheduler.rejection import PASSING
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.scheduler.words import wanted_texts
 from tests.scheduling import LINUX, POLICY, a_job_that_requires, a_runner, a_snapshot

@@ -7,8 +7,8 @@ from forgeyard.model.capability import Capabilities, Platform
 from forgeyard.model.job import Priority
 from forgeyard.model.runner import RunnerState
 from forgeyard.scheduler.diagnose import DiagnosticCode
-from forgeyard.scheduler.eligibility import RejectionCode
 from forgeyard.scheduler.explain import explain
+from forgeyard.scheduler.rejection import RejectionCode
 from tests.scheduling import (
     MINUTE,
     NOW,

@@ -3,7 +3,7 @@
 import pytest
 
 from forgeyard.model.capability import Capabilities, Platform, Requirements, Toolchain, TrustClass
-from forgeyard.scheduler import columns
+from forgeyard.scheduler import eligibility
 from forgeyard.scheduler.eligibility import satisfies
 from forgeyard.scheduler.place import plan
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
@@ -33,7 +33,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[TrustClass]:
         counted.append(trust)
         return satisfies(wanted, offered, trust)
 
-    monkeypatch.setattr(columns, "satisfies", counting)
+    monkeypatch.setattr(eligibility, "satisfies", counting)
     return counted
 
 

@@ -10,9 +10,10 @@ from forgeyard.model.origin import Origin, OriginKind
 from forgeyard.model.policy import SchedulingPolicy, StalenessPolicy
 from forgeyard.model.units import Millis
 from forgeyard.model.wishes import Purpose, Wishes
-from forgeyard.scheduler.eligibility import RejectionCode, is_eligible, rejections
+from forgeyard.scheduler.eligibility import is_eligible, rejections
 from forgeyard.scheduler.explain import explain
 from forgeyard.scheduler.place import plan
+from forgeyard.scheduler.rejection import RejectionCode
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import Freshness, SchedulingPool, Sharing, freshness, is_own_pool
 from tests.scheduling import a_job, a_runner, a_snapshot, amounts
