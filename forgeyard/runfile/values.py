@@ -129,6 +129,7 @@ Partial = Annotated[dict[Axis, MatrixValue], Field(min_length=1, max_length=MAX_
 
 
 def form(value: object) -> str | None:
+    """Tell which of its alternative forms a value has."""
     if isinstance(value, str):
         return ONE
     if isinstance(value, dict):
