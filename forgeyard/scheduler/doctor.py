@@ -70,6 +70,8 @@ class Symptoms:
 
     snapshot: Snapshot
     pools: tuple[PoolStanding, ...] = ()
+    strays: tuple[str, ...] = ()
+    """For each runner whose pool does not exist, that pool; nobody sees it in a snapshot."""
     misreserved: tuple[Misreserved, ...] = ()
     oldest_offer_ms: int | None = None
     """Of the offers that nobody has accepted yet."""
@@ -140,12 +142,10 @@ def _runner_pools(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
         said = f"None of the {_count(len(snapshot.runners), 'runner')} takes work; {waits}."
         advice = "Start an agent with `forgeyard agent`, or see `forgeyard runner list`."
         return _fail(said, advice) if snapshot.waiting else _warn(said, advice)
-    names = {pool.pool_id: pool.name for pool in seen.pools}
-    unknown = sorted(pool_id for pool_id in present if pool_id not in names)
-    if unknown:
+    if seen.strays:
         return _fail(
-            f"In pools that do not exist: {_count(sum(present[one] for one in unknown), 'runner')}"
-            f" ({_named(unknown)}).",
+            f"In pools that do not exist: {_count(len(seen.strays), 'runner')}"
+            f" ({_named(sorted(set(seen.strays)))}).",
             "Register these runners again, or create the pool.",
         )
     idle = [pool for pool in seen.pools if present[pool.pool_id] and not online[pool.pool_id]]

@@ -20,6 +20,7 @@ def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingP
     return Symptoms(
         snapshot=snapshot.load(connection, partition, policy, standing=parked_classes.ALL_OPEN),
         pools=_pools(connection),
+        strays=_strays(connection),
         misreserved=tuple(
             Misreserved(
                 runner=one.name,
@@ -48,6 +49,17 @@ def _pools(connection: sa.Connection) -> tuple[PoolStanding, ...]:
         PoolStanding(pool_id=pool_id, name=name, state=state)
         for pool_id, name, state in connection.execute(query)
     )
+
+
+def _strays(connection: sa.Connection) -> tuple[str, ...]:
+    runners, pools = tables.runners, tables.pools
+    query = (
+        sa.select(runners.c.pool_id)
+        .outerjoin(pools, pools.c.pool_id == runners.c.pool_id)
+        .where(pools.c.pool_id.is_(None))
+        .order_by(runners.c.runner_id)
+    )
+    return tuple(connection.execute(query).scalars())
 
 
 def _offers(connection: sa.Connection) -> tuple[int, int | None]:

@@ -12,12 +12,10 @@ from functools import reduce
 import sqlalchemy as sa
 
 from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
-from forgeyard.model.job import Priority
 from forgeyard.model.protocol import StepResult, TestCounts
 from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
 from forgeyard.model.units import LARGEST, Millis
-from forgeyard.scheduler.snapshot import CLASS_OF
 from forgeyard.store import (
     artifacts,
     codec,
@@ -384,7 +382,7 @@ def _job_view(
     cell = spec.matrix if spec else None
     wished = wishes.find(job["wishes"])
     return JobView(
-        scheduling_class=wished.scheduling_class or CLASS_OF[Priority(job["priority"])],
+        scheduling_class=wishes.class_of(wished, job["priority"]),
         exclusive=wished.keys,
         matrix_values=cell.values if cell else None,
         needs=tuple(around.jobs[need]["name"] for need in around.needs.get(job_id, ())),

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from forgeyard.errors import Corrupt
 from forgeyard.model.wishes import Wishes
+from forgeyard.scheduler.snapshot import CLASS_OF
 from forgeyard.store.codec import decode
 
 
@@ -23,3 +24,9 @@ def find(text: str) -> Wishes:
         return read(text)
     except Corrupt:
         return Wishes()
+
+
+def class_of(wished: Wishes, priority: str) -> str:
+    """Tell the class that holds; a damaged priority implies none and is shown as it is."""
+    implied = {one.value: kind.value for one, kind in CLASS_OF.items()}
+    return wished.scheduling_class or implied.get(priority, priority)

@@ -46,7 +46,8 @@ def waits_because(control: Control, run_id: str) -> str:
     assert control.schedule() == 0
     (job,) = control.rows(tables.jobs, run_id=run_id)
     assert job["state"] == "eligible"
-    return str(job["diagnosis"])
+    (parked,) = control.rows(tables.parked_classes, requirement_class=job["requirement_class"])
+    return str(parked["diagnosis"])
 
 
 @pytest.mark.requirement("ELG-007", "ELG-012", "DEV-001")

@@ -90,7 +90,7 @@ async def a_yard(folder: Path, *, secret: str = "", limit: int = 2**22) -> Async
         held=held,
         folders=folders,
         env=environment(
-            held.offer, folders, passed={"LANG": "C.UTF-8"}, path=PATH, secrets=secrets
+            held.offer, folders, passed={"LANG": "C.UTF-8"}, path=PATH, secrets=secrets, devices={}
         ),
         logs=logs,
         meter=Meter(),
@@ -327,6 +327,8 @@ async def test_a_script_that_cannot_be_started_is_a_problem_not_a_crash(tmp_path
 def test_a_job_of_a_commit_is_told_which_one(tmp_path: Path) -> None:
     git = GitSource(repository="https://example.org/app.git", ref="main", commit="a" * 40)
     offer = an_offer(git=git, spec=a_job_spec(env={"A": "1"}))
-    env = environment(offer, folders_of(tmp_path, offer.lease_id), passed={}, path=PATH, secrets={})
+    env = environment(
+        offer, folders_of(tmp_path, offer.lease_id), passed={}, path=PATH, secrets={}, devices={}
+    )
     told = tuple(env[f"FORGEYARD_{name}"] for name in ("REPOSITORY", "REF", "COMMIT"))
     assert told == (git.repository, git.ref, git.commit)

@@ -68,8 +68,8 @@ async def test_a_tool_that_changed_since_the_report_fails_preparation_and_the_jo
         assert after.penalty > 0
         control.sweep()
         assert control.schedule() == 0
-        (job,) = control.rows(tables.jobs, run_id=run_id)
-        assert "needs node ==20.*, but first has node 18.2.0" in str(job["diagnosis"])
+        (parked,) = control.rows(tables.parked_classes)
+        assert "needs node ==20.*, but first has node 18.2.0" in parked["diagnosis"]
         async with an_agent(control, "second", **a_place(control, "second", "20.3.0")):
             assert (await control.follow(run_id))["state"] == "succeeded"
             second = seen(control, "second")

@@ -115,6 +115,7 @@ def test_a_grant_writes_everything_at_once(desk: Desk) -> None:
     (event,) = desk.rows(tables.outbox)
     assert (event["stream"], event["sequence"]) == (lease.attempt_id, 1)
     assert json.loads(event["payload"]) == {
+        "run_id": run_id,
         "job_id": job_id,
         "number": 1,
         "attempt_id": lease.attempt_id,

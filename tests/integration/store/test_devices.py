@@ -338,8 +338,8 @@ def test_a_signing_job_waits_for_a_signing_runner_however_good_the_others_are(de
     desk.register("huge", total=ROOM)
     desk.submit(a_job_spec("sign", requires=Requirements(trust=TrustClass.SIGNING_RESTRICTED)))
     assert desk.cycle().granted == 0
-    (job,) = desk.rows(tables.jobs)
-    assert "TRUST_MISMATCH" in job["diagnosis"]
+    (parked,) = desk.rows(tables.parked_classes)
+    assert "TRUST_MISMATCH" in parked["diagnosis"]
     signing = some_capabilities(trust=TrustClass.SIGNING_RESTRICTED)
     runner_id = desk.register("vault", capabilities=signing).runner_id
     assert desk.cycle().granted == 1
