@@ -18,11 +18,17 @@ from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import Domain
 from forgeyard.scheduler.bounds import Bound, BoundKind, places_in
-from forgeyard.scheduler.eligibility import is_able, is_spared, takes_work
+from forgeyard.scheduler.eligibility import (
+    is_able,
+    is_spared,
+    satisfies,
+    suits_spot,
+    takes_work,
+)
 from forgeyard.scheduler.room import PLAIN
 from forgeyard.scheduler.score import hash64
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
-from forgeyard.scheduler.standing import is_plain, lasting, passing
+from forgeyard.scheduler.standing import is_plain, lasting, passing, stands_against
 from forgeyard.scheduler.words import DIMENSIONS
 
 Numbers = npt.NDArray[np.int64]
@@ -51,6 +57,10 @@ class Columns:
         self.profiles: list[SchedulingRunner] = []
         """The first runner of each sort that can do the same things."""
         self.profile_of = self._profile()
+        self._skills: list[SchedulingRunner] = []
+        """The first profile of each set of skills: what no place or price changes."""
+        self._skill_of = self._skill()
+        self._looks: dict[int, tuple[Requirements, list[bool]]] = {}
         self.stands = _stands(self.profiles)
         """A runner for each place to stand that keeps anything from anybody."""
         self.takes_work: Mask = np.array([takes_work(it) for it in self.runners], dtype=np.bool_)
@@ -117,8 +127,26 @@ class Columns:
     def satisfying(self, job: SchedulingJob) -> Mask:
         """Tell which runners meet every requirement where they stand, one look for each profile."""
         profiles, profile_of = self.profiles_for(job.requirements)
-        met: Mask = np.array([is_able(job, it) for it in profiles], dtype=np.bool_)[profile_of]
+        if profiles is not self.profiles:
+            looks = [is_able(job, it) for it in profiles]
+        else:
+            skilled = self._skilled(job.requirements)
+            looks = [
+                able and suits_spot(job.spot, it.capabilities) and not stands_against(job, it)
+                for able, it in zip(skilled, profiles, strict=True)
+            ]
+        met: Mask = np.array(looks, dtype=np.bool_)[profile_of]
         return met
+
+    def _skilled(self, wanted: Requirements) -> list[bool]:
+        """Tell which profiles have what is required, one look for each set of skills."""
+        known = self._looks.get(id(wanted))
+        if known is None:
+            skills = [satisfies(wanted, it.capabilities, it.trust) for it in self._skills]
+            known = (wanted, [skills[number] for number in self._skill_of])
+            # Kept with its requirements, so that their identity stays their own.
+            self._looks[id(wanted)] = known
+        return known[1]
 
     def profiles_for(self, requirements: Requirements) -> tuple[list[SchedulingRunner], Places]:
         """Group runners by what such a job can tell apart; one that names a device, all of them."""
@@ -149,6 +177,8 @@ class Columns:
 
     def open_to(self, job: SchedulingJob, lent: frozenset[str]) -> Mask:
         """Tell which runners are kept from a job by nothing that passes where they stand."""
+        if not self.stands:
+            return np.ones(len(self.runners), dtype=np.bool_)
         kept = [next(passing(job, it, lent=lent), None) is None for it in self.profiles]
         of_places: Mask = np.array(kept, dtype=np.bool_)[self.profile_of]
         return of_places
@@ -184,6 +214,18 @@ class Columns:
             )
         }
 
+    def _skill(self) -> list[int]:
+        """Number the sets of skills of the profiles."""
+        numbers: dict[object, int] = {}
+        found: list[int] = []
+        for runner in self.profiles:
+            key = _skill_key(runner)
+            if key not in numbers:
+                numbers[key] = len(self._skills)
+                self._skills.append(runner)
+            found.append(numbers[key])
+        return found
+
     def _profile(self) -> Places:
         """Number the profiles; runners often share the very objects, which saves comparisons."""
         parts = (
@@ -208,6 +250,21 @@ class Columns:
             profiles[pair] = numbers[profile]
         found: Places = profiles[pair_of]
         return found
+
+
+def _skill_key(runner: SchedulingRunner) -> tuple[object, ...]:
+    """List what `satisfies` looks at."""
+    offered = runner.capabilities
+    return (
+        offered.platform,
+        offered.os_version,
+        offered.architecture,
+        offered.toolchains,
+        tuple(sorted(offered.labels.items())),
+        runner.trust,
+        offered.agent_version,
+        offered.equipment,
+    )
 
 
 def _identities(objects: Iterable[object]) -> Places:

@@ -48,6 +48,9 @@ class KindTerms:
     """How rare the memory is that it needs."""
 
 
+NONE_WASTED: Numbers = np.empty(0, dtype=np.int64)
+
+
 class Terms:
     """Reckons with the runners of a cycle, in the order of their columns."""
 
@@ -56,21 +59,27 @@ class Terms:
         self._scene = scene
         self._holders = Holders(columns.runners, scene.snapshot.jobs)
         self._shards: dict[str, list[tuple[Numbers, Places]]] = {}
+        self._wastes: dict[frozenset[tuple[str, str]], Numbers] = {}
 
     def of_kind(self, job: SchedulingJob) -> KindTerms:
         """Look at what a job shares with its kind."""
         weights = self._scene.weights(job)
-        wanted = wants(job.requirements)
-        waste = [
-            next((rarity for rarity, feature in rare if feature[:2] not in wanted), 0)
-            for rare in (self._rare if weights.scarcity else ())
-        ]
         return KindTerms(
             weights=weights,
             spot=np.array([SPOT[job.spot][it] for it in CLASSES], dtype=np.int64),
-            waste=np.array(waste, dtype=np.int64),
+            waste=self._waste(wants(job.requirements)) if weights.scarcity else NONE_WASTED,
             memory=self._scene.rarity_of_memory(job.resources.memory) if weights.scarcity else 0,
         )
+
+    def _waste(self, wanted: frozenset[tuple[str, str]]) -> Numbers:
+        """Find the rarest thing of each profile that such a job has no use for."""
+        if wanted not in self._wastes:
+            waste = [
+                next((rarity for rarity, feature in rare if feature[:2] not in wanted), 0)
+                for rare in self._rare
+            ]
+            self._wastes[wanted] = np.array(waste, dtype=np.int64)
+        return self._wastes[wanted]
 
     def lasting(self, kind: KindTerms, places: Places) -> Numbers:
         """Weigh what no placement of this cycle changes and the whole kind shares."""

@@ -375,7 +375,7 @@ def _runner(
         session_id=row["session_id"],
         state=RunnerState(row["state"]),
         suspect=bool(row["suspect"]),
-        pool=SchedulingPool(pool_id=row["pool_id"]),
+        pool=_pool_named(row["pool_id"]),
         trust=TrustClass(row["trust"]),
         capabilities=known[reported],
         capability_digest=row["capability_digest"],
@@ -393,6 +393,12 @@ def _runner(
         penalty_at=row["penalty_at"],
         reported_at=row["reported_at"],
     )
+
+
+@lru_cache(maxsize=2**10)
+def _pool_named(pool_id: str) -> SchedulingPool:
+    """Make one object for all its runners, which the planner counts on; `stand` says the rest."""
+    return SchedulingPool(pool_id=pool_id)
 
 
 @lru_cache(maxsize=2**13)
