@@ -13,6 +13,7 @@ from forgeyard import telemetry
 from forgeyard.api.metrics import StoreFigures, families
 from forgeyard.config import StoreConfig
 from forgeyard.model.units import Resources
+from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import open_engine
 from forgeyard.store.figures import Figures
 from forgeyard.store.overview import SchedulerStatus
@@ -62,6 +63,7 @@ NOTHING = Figures(
     fairness_delay_ms=0,
     allocatable=Resources(),
     reserved=Resources(),
+    in_use=InUse(),
     live_leases={},
     overdue_leases=0,
     ended_leases=dict.fromkeys(("released", "rejected", "offer_expired", "lost", "revoked"), 0),

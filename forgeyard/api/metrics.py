@@ -17,6 +17,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from forgeyard import clock, telemetry
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import StoreUnavailable
+from forgeyard.model.equipment import WHOLE
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
 from forgeyard.model.units import Resources
@@ -109,6 +110,16 @@ def _of_runners(found: Figures) -> Iterator[Metric]:
     yield from _amounts("allocated", said, found.reserved)
     said = "The {} that the runners that take work may give away."
     yield from _amounts("allocatable", said, found.allocatable)
+    yield _one(
+        "forgeyard_runner_gpus_allocated",
+        "How many GPUs leases hold, parts of them added up.",
+        found.in_use.gpus / WHOLE,
+    )
+    yield _one(
+        "forgeyard_runner_devices_allocated",
+        "How many devices other than GPUs leases hold.",
+        found.in_use.devices / WHOLE,
+    )
 
 
 def _amounts(word: str, said: str, amounts: Resources) -> Iterator[Metric]:

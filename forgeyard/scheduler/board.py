@@ -91,14 +91,29 @@ class Board:
 
     def nearest(self, job: SchedulingJob, length: int) -> tuple[str, ...]:
         """List runners that take work and could do a job if they were empty, the emptiest first."""
-        columns, wanted = self.columns, self.columns.wanted(job.resources)
+        places = np.flatnonzero(self._could_serve(job))
+        wanted = self.columns.wanted(job.resources)
+        missing = sum(
+            np.maximum(want - free[places], 0) * BEST // max(want, 1)
+            for want, free in zip(wanted, self.columns.free, strict=True)
+        )
+        emptiest = places[np.argsort(missing, kind="stable")].tolist()
+        return tuple(self._runner_id(place) for place in emptiest[:length])
+
+    def could_serve(self, job: SchedulingJob, runner_id: str) -> bool:
+        """Tell whether a runner takes work and could do a job if it were empty."""
+        place = self.columns.place_of.get(runner_id)
+        return place is not None and bool(self._could_serve(job)[place])
+
+    def _could_serve(self, job: SchedulingJob) -> Mask:
+        columns = self.columns
         able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, NOBODY)
-        able &= fits(wanted, columns.room)
-        away = set(columns.turned_away(job))
-        places = [place for place in np.flatnonzero(able).tolist() if place not in away]
-        places = [place for place in places if self._is_bound_to(job, place)]
-        places.sort(key=lambda place: (_missing(job.resources, columns.left_at(place)), place))
-        return tuple(self._runner_id(place) for place in places[:length])
+        able &= fits(columns.wanted(job.resources), columns.room)
+        able[columns.turned_away(job)] = False
+        if job.bounds:
+            for place in np.flatnonzero(able).tolist():
+                able[place] = self._is_bound_to(job, place)
+        return able
 
     def _is_bound_to(self, job: SchedulingJob, place: int) -> bool:
         """Tell whether a runner is where the job may be in view of other jobs."""
@@ -328,17 +343,6 @@ class Board:
         weighed[short] = NONE
         scores: Scores = weighed.astype(np.int32)
         return scores
-
-
-def _missing(wanted: Resources, free: Resources) -> int:
-    """Add up what is short in every dimension, in thousandths of what is wanted."""
-    pairs = (
-        (wanted.cpu, free.cpu),
-        (wanted.memory, free.memory),
-        (wanted.disk, free.disk),
-        (wanted.slots, free.slots),
-    )
-    return sum((want - have) * BEST // want for want, have in pairs if want > max(have, 0))
 
 
 def kind_of(job: SchedulingJob) -> tuple[object, ...]:

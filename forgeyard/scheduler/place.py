@@ -208,17 +208,21 @@ def _backfill(cycle: Cycle, snapshot: Snapshot, policy: SchedulingPolicy) -> Bac
     gated_now = {job.job_id for job, _ in cycle.held}
     for job in snapshot.jobs:
         if job.job_id in kept and job.job_id not in gated_now:
-            runners = cycle.board.nearest(job, len(snapshot.runners))
-            if kept[job.job_id] in runners:
+            bound = cycle.board.scene.kin.bind(job)
+            if cycle.board.could_serve(bound, kept[job.job_id]):
                 return _wish(job, (kept[job.job_id],))
     since = snapshot.taken_at - policy.backfill.after
     oldest_first = sorted(cycle.blocked, key=lambda job: (job.eligible_at, job.job_id))
+    in_vain: set[int] = set()
     for job in oldest_first:
         if job.eligible_at > since:
             break
-        runners = cycle.board.nearest(job, BACKFILL_CHOICE)
+        kind = cycle.board.kind_of(job)
+        runners = () if kind in in_vain else cycle.board.nearest(job, BACKFILL_CHOICE)
         if runners:
             return _wish(job, runners)
+        if not job.bounds and not job.refused_by:
+            in_vain.add(kind)
     return None
 
 

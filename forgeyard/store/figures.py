@@ -14,7 +14,8 @@ from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, LeaseState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.diagnose import DiagnosticCode
-from forgeyard.store import outbox, overview, parked_classes, repair, tables
+from forgeyard.store import device_views, outbox, overview, parked_classes, repair, tables
+from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import DIMENSIONS
 
@@ -36,6 +37,8 @@ class Figures:
     allocatable: Resources
     """Of the runners that take work."""
     reserved: Resources
+    in_use: InUse
+    """What leases hold of GPUs and devices, in thousandths."""
     live_leases: Mapping[LeaseState, int]
     overdue_leases: int
     """Live leases past their time and grace that no sweep has ended."""
@@ -64,6 +67,7 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
         fairness_delay_ms=max(by_tenant.values()) - min(by_tenant.values()) if by_tenant else 0,
         allocatable=allocatable,
         reserved=reserved,
+        in_use=device_views.in_use(connection),
         live_leases=live_leases(connection),
         overdue_leases=overdue_leases(connection, now=now),
         ended_leases=_ended(connection, since=now - RECENT_MS),

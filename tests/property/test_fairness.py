@@ -214,6 +214,7 @@ def come_back() -> list[str]:
 
 @pytest.mark.requirement("FAR-002", "FAR-003", "FAR-004", "FAR-019")
 @pytest.mark.parametrize("depth", range(4))
+@pytest.mark.requirement("RES-018")
 def test_permanent_backlogs_are_served_by_weight_within_one_job_at_every_level(depth: int) -> None:
     assert compete(depth) == []
 

@@ -9,6 +9,7 @@ EQUAL, UNEQUAL, LIGHT, _ = SCENARIOS
 
 @pytest.mark.requirement("FAR-001", "FAR-003", "FAR-004", "ACC-017", "PRI-016", "GAT-005")
 @pytest.mark.parametrize("scenario", [EQUAL, UNEQUAL], ids=lambda it: it.name)
+@pytest.mark.requirement("DEM-019")
 def test_a_flood_gets_its_share_and_no_more(scenario: Scenario) -> None:
     figures = simulate(scenario, minutes=20)
     print(f"\n{figures}")

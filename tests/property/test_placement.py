@@ -132,6 +132,7 @@ def test_no_plan_gives_a_runner_more_than_it_has() -> None:
     "ELG-031",
     "TST-003",
 )
+@pytest.mark.requirement("SCO-020", "ACC-031", "INV-008", "PRI-031")
 def test_every_candidate_satisfies_an_independent_matcher() -> None:
     hits: Counter[str] = Counter()
 

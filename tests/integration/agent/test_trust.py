@@ -34,6 +34,7 @@ def explained(control: Control) -> str:
 
 
 @pytest.mark.requirement("DEV-011", "ELG-036", "ELG-040", "ACC-033")
+@pytest.mark.requirement("MOD-006", "MOD-007")
 async def test_a_deploy_job_never_goes_to_an_untrusted_agent_although_only_that_is_idle(
     control: Control,
 ) -> None:

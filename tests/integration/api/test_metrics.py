@@ -8,9 +8,19 @@ import sqlalchemy as sa
 from forgeyard import telemetry
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.config import StoreConfig
+from forgeyard.model.capability import Requirements
+from forgeyard.model.equipment import (
+    Device,
+    DeviceRequirement,
+    Equipment,
+    EquipmentRequirement,
+    Gpu,
+    GpuRequirement,
+    GpuSharing,
+)
 from forgeyard.store import tables
 from forgeyard.store.engine import open_engine, write
-from tests.builders import submit_run
+from tests.builders import a_job_spec, some_capabilities, submit_run
 from tests.integration.api.house import House, a_document, client_of
 from tests.leasing import Desk
 from tests.scraping import Scrape, scraped
@@ -32,6 +42,7 @@ async def test_metrics_are_shut_without_the_token(sqlite_house: House) -> None:
 
 
 @pytest.mark.requirement("MET-011", "MET-012", "MET-013")
+@pytest.mark.requirement("PRI-028")
 async def test_jobs_leases_and_amounts_are_those_of_the_store(house: House) -> None:
     held = await house.accepted(a_document(build={}, test={"needs": "build"}, other={}))
     found = await _scrape(house)
@@ -187,3 +198,22 @@ def test_without_a_store_a_process_still_tells_what_it_counted(tmp_path: Path) -
     assert found.value("forgeyard_store_up") == 0
     assert "forgeyard_jobs" not in found.families
     assert "forgeyard_scheduler_placements" in found.families
+
+
+@pytest.mark.requirement("MET-014", "MET-015")
+async def test_gpus_and_other_devices_in_use_are_told_apart(house: House) -> None:
+    equipment = Equipment(
+        gpus=tuple(Gpu(id=f"GPU-{n}", sharing=GpuSharing.SHARED) for n in range(2)),
+        devices=(Device(kind="phone", count=3),),
+    )
+    desk = Desk(house.engine)
+    desk.register("lab", capabilities=some_capabilities(equipment=equipment))
+    wanted = EquipmentRequirement(
+        gpus=(GpuRequirement(), GpuRequirement(share=250)),
+        devices=(DeviceRequirement(kind="phone", count=2),),
+    )
+    desk.submit(a_job_spec("flash", requires=Requirements(equipment=wanted)))
+    assert desk.cycle().granted == 1
+    found = await _scrape(house)
+    assert found.value("forgeyard_runner_gpus_allocated") == 1.25
+    assert found.value("forgeyard_runner_devices_allocated") == 2

@@ -29,6 +29,7 @@ def did(house: House, *arguments: str) -> Said:
 
 
 @pytest.mark.requirement("RUN-002", "RUN-005", "RES-019", "ELG-042")
+@pytest.mark.requirement("API-005")
 def test_a_pool_is_made_filled_drained_and_opened(house: House) -> None:
     house.desk.register("mac-1", pool="ios")
     made = did(house, "pool", "create", "ios", "--owner", "default/default", "--spillover", *WHY)

@@ -189,6 +189,7 @@ def test_what_a_cancelled_job_held_serves_both_requests_of_the_next(desk: Desk) 
 
 
 @pytest.mark.requirement("LSE-006", "RCN-006", "DEV-006")
+@pytest.mark.requirement("PRI-032", "PRI-039", "PHA-008")
 def test_four_schedulers_give_each_device_once(desk: Desk) -> None:
     for number in range(3):
         desk.register(f"gpu-{number}", **gpus(2))

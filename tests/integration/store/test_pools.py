@@ -74,6 +74,7 @@ def sentences(desk: Desk) -> str:
 
 
 @pytest.mark.requirement("RUN-002", "RUN-005")
+@pytest.mark.requirement("PHA-005")
 def test_a_draining_pool_gives_nothing_until_it_is_undrained(desk: Desk) -> None:
     desk.active()
     desk.submit()
@@ -123,6 +124,7 @@ def test_a_reserved_pool_serves_its_owner_alone(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("RES-021", "RES-023")
+@pytest.mark.requirement("PRI-022")
 def test_idle_capacity_of_a_reserved_pool_spills_over(desk: Desk) -> None:
     desk.register()
     with write(desk.engine) as connection:

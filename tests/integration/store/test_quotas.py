@@ -60,6 +60,7 @@ def race(desk: Desk, *cycles: int) -> list:
 @pytest.mark.requirement("QUO-002", "QUO-004", "QUO-006")
 @pytest.mark.case("SP-070")
 @pytest.mark.parametrize("level", [DEFAULT, "default/default/default", "default", "everything"])
+@pytest.mark.requirement("QUO-001")
 def test_racing_schedulers_grant_exactly_the_quota(desk: Desk, level: str) -> None:
     """Each planned for all there was; a quota checked without locks would be granted four times."""
     desk.register(total=WIDE)

@@ -41,6 +41,7 @@ def test_waiting_jobs_unsent_events_and_used_slots_are_measured(desk: Desk) -> N
 
 
 @pytest.mark.requirement("BKP-002", "BKP-007")
+@pytest.mark.requirement("RCN-021", "PHA-009", "PRI-018")
 def test_jobs_that_fetch_wait_while_the_blob_store_is_away_and_go_on_afterwards(
     desk: Desk,
 ) -> None:

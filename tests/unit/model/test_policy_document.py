@@ -78,6 +78,7 @@ def test_the_shipped_policy_keeps_its_own_ranges() -> None:
         assert number.setting.least <= number.default <= number.setting.most, number.path
 
 
+@pytest.mark.requirement("MOD-004")
 def test_every_number_of_the_policy_has_a_range_and_a_meaning() -> None:
     listed = {number.path for number in numbers()}
     words = {"nameable_pools", "rules"}

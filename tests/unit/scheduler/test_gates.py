@@ -99,6 +99,7 @@ def test_a_full_pool_keeps_a_job_from_its_runners_and_from_no_others() -> None:
 
 
 @pytest.mark.requirement("QUO-003", "QUO-004", "QUO-006")
+@pytest.mark.requirement("DIA-016")
 def test_a_job_that_only_a_full_pool_could_run_is_told_of_its_quota() -> None:
     full = a_scope("mac", "pool", quota=Quota(jobs=1), used=Usage(jobs=1))
     seen = a_snapshot([a_job()], [a_runner("a", pool=MAC)], scopes={"mac": full})

@@ -39,6 +39,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[TrustClass]:
 
 
 @pytest.mark.requirement("IDX-001", "IDX-003", "ACC-034")
+@pytest.mark.requirement("IDX-002")
 def test_the_matcher_is_asked_once_for_each_class_and_profile(looks: list[TrustClass]) -> None:
     fleet = [_runner(number) for number in range(RUNNERS)]
     made = plan(a_snapshot([_job(number) for number in range(JOBS)], fleet), POLICY)
