@@ -6,6 +6,8 @@ has lapsed, and the agent recognises it by its lease. Reading changes nothing.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -150,8 +152,19 @@ def _outputs_of_needs(
 
     A need that took over the success of an earlier run has its artifacts there.
     """
+    found: dict[str, list[Input]] = {}
+    rows = connection.execute(_needed(), {"jobs": sorted(job_ids)})
+    for job_id, need_name, name, digest, size in rows:
+        one = Input(origin=f"{need_name}/{name}", digest=digest, size=size)
+        found.setdefault(job_id, []).append(one)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _needed() -> sa.Select[*tuple[Any, ...]]:
+    """Build the statement once: that takes longer than to run it."""
     needs, need, holder = tables.job_needs, _jobs.alias("need"), _jobs.alias("holder")
-    query = (
+    return (
         sa.select(
             needs.c.job_id,
             need.c.name.label("need_name"),
@@ -169,14 +182,9 @@ def _outputs_of_needs(
             ),
         )
         .join(_artifacts, _artifacts.c.attempt_id == _attempts.c.attempt_id)
-        .where(bulk.among(connection, needs.c.job_id, job_ids))
+        .where(needs.c.job_id.in_(sa.bindparam("jobs", expanding=True)))
         .order_by(needs.c.job_id, needs.c.position, _artifacts.c.name)
     )
-    found: dict[str, list[Input]] = {}
-    for job_id, need_name, name, digest, size in connection.execute(query):
-        one = Input(origin=f"{need_name}/{name}", digest=digest, size=size)
-        found.setdefault(job_id, []).append(one)
-    return found
 
 
 def _offer(row: Row, spec: JobSpec, inputs: tuple[Input, ...], policy: LeasePolicy) -> Offer:

@@ -44,9 +44,13 @@ def of_jobs(connection: sa.Connection, rows: Sequence[Row], policy: SchedulingPo
         return Facts()
     weights = policy.weights
     runs = _runs_of(connection, {row["run_id"] for row in rows})
-    sourced = [{**row, "source_digest": runs[row["run_id"]]["source_digest"]} for row in rows]
+    sourced = [
+        {**row, "source_digest": runs[row["run_id"]]["source_digest"]}
+        for row in rows
+        if row["has_inputs"]
+    ]
     return Facts(
-        inputs=_inputs(connection, sourced) if weights.locality else {},
+        inputs=_inputs(connection, sourced) if sourced and weights.locality else {},
         habits=_habits(connection, rows, runs) if weights.cache or weights.affinity else {},
         losses=_losses(connection, [row["job_id"] for row in rows if row["attempts_made"]]),
     )

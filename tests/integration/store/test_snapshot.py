@@ -206,7 +206,7 @@ def test_the_jobs_loaded_first_are_those_the_rules_serve_first(
     assert first.waiting == whole.waiting == len(specs)
 
 
-def test_a_snapshot_takes_seventeen_queries_whatever_its_size(engine: sa.Engine) -> None:
+def test_a_snapshot_takes_fifteen_queries_whatever_its_size(engine: sa.Engine) -> None:
     asked: list[str] = []
     with write(engine) as connection:
         for number in range(3):
@@ -220,7 +220,7 @@ def test_a_snapshot_takes_seventeen_queries_whatever_its_size(engine: sa.Engine)
         event.listen(connection, "before_cursor_execute", note)
         seen = snapshot.load(connection, PARTITION, POLICY)
     assert (len(seen.jobs), len(seen.runners)) == (60, 3)
-    assert len(asked) == 17
+    assert len(asked) == 15
 
 
 @pytest.mark.requirement("INV-011", "INV-037")
@@ -332,7 +332,7 @@ def test_twenty_thousand_waiting_jobs_are_read_in_the_same_few_statements_and_on
         waiting, given = next(one for one in asked if "row_number" in one[0])
         explained = connection.exec_driver_sql(f"EXPLAIN {waiting}", given).scalars().all()
     assert (len(seen.jobs), seen.waiting) == (POLICY.batch, 20_001)
-    assert few == 17
+    assert few == 15
     scans = [line for line in explained if " Scan" in line and " on jobs" in line]
     assert len(scans) == 1, "\n".join(explained)
     assert not any("Nested Loop" in line for line in explained)
