@@ -3,9 +3,12 @@
 from dataclasses import replace
 from random import Random
 
+from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import GIB, Bytes, MilliCpu
 from forgeyard.scheduler.gates import Gates
+from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.scopes import Quota, SchedulingScope, Usage
+from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 
 Path = tuple[str, str, str, str]
 POOLS = ("pol_default", "pol_other")
@@ -55,3 +58,13 @@ def some_scope(rng: Random, name: str, kind: str) -> SchedulingScope:
         ),
         used=used,
     )
+
+
+def in_turn(snapshot: Snapshot, policy: SchedulingPolicy) -> list[SchedulingJob]:
+    """List all jobs as a cycle serves them that finds room for each."""
+    queue = FairQueue(snapshot, policy)
+    line: list[SchedulingJob] = []
+    for job in queue:
+        line.append(job)
+        queue.charge(job)
+    return line

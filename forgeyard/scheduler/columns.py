@@ -333,18 +333,10 @@ def _within(numbers: Numbers, limit: int) -> bool:
 
 
 def _profile_of(runner: SchedulingRunner) -> tuple[object, ...]:
-    """Group runners that can do the same things."""
-    offered = runner.capabilities
+    """Group runners that can do the same things where they stand."""
     return (
-        offered.platform,
-        offered.os_version,
-        offered.architecture,
-        offered.toolchains,
-        tuple(sorted(offered.labels.items())),
-        runner.trust,
-        offered.agent_version,
-        offered.equipment,
-        offered.reliability,
+        *_skill_key(runner),
+        runner.capabilities.reliability,
         runner.pool,
         runner.location.region,
         runner.freshness,

@@ -38,16 +38,6 @@ class FairQueue:
         self._tags.charge(job.scopes, service(job.resources))
 
 
-def in_turn(snapshot: Snapshot, policy: SchedulingPolicy) -> list[SchedulingJob]:
-    """List all jobs as a cycle serves them that finds room for each."""
-    queue = FairQueue(snapshot, policy)
-    line: list[SchedulingJob] = []
-    for job in queue:
-        line.append(job)
-        queue.charge(job)
-    return line
-
-
 def _parted(jobs: Iterable[SchedulingJob]) -> tuple[list[SchedulingJob], list[SchedulingJob]]:
     urgent: list[SchedulingJob] = []
     others: list[SchedulingJob] = []

@@ -169,9 +169,7 @@ def _hold(connection: sa.Connection, event_ids: Sequence[str], *, until: int) ->
     )
 
 
-def claim_wake(
-    connection: sa.Connection, partition: str, *, min_gap_ms: int = 250
-) -> ClaimedWake | None:
+def claim_wake(connection: sa.Connection, partition: str, *, min_gap_ms: int) -> ClaimedWake | None:
     """Take the newest wake that was not signalled, if the last signal is `min_gap_ms` ago."""
     wakes = tables.wakes
     row = connection.execute(
@@ -197,7 +195,7 @@ def unclaim_wake(connection: sa.Connection, partition: str, generation: int) -> 
     )
 
 
-def wake_wait_ms(connection: sa.Connection, partition: str, *, min_gap_ms: int = 250) -> int | None:
+def wake_wait_ms(connection: sa.Connection, partition: str, *, min_gap_ms: int) -> int | None:
     """Tell in how many milliseconds the waiting wake may be claimed; None if there is none."""
     wakes = tables.wakes
     query = sa.select(wakes.c.signalled_at).where(

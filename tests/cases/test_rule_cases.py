@@ -21,11 +21,10 @@ from forgeyard.scheduler.eligibility import rejections, satisfies
 from forgeyard.scheduler.grant import GrantRequest, JobStanding, RunnerStanding, Verdict, grant
 from forgeyard.scheduler.order import in_order
 from forgeyard.scheduler.place import plan
-from forgeyard.scheduler.queue import in_turn
 from forgeyard.scheduler.rejection import RejectionCode
 from forgeyard.scheduler.scopes import Quota, SchedulingScope
 from tests.scheduling import LINUX, NOW, POLICY, a_job, a_runner, a_snapshot, amounts
-from tests.tree import open_gates
+from tests.tree import in_turn, open_gates
 
 EXABYTE = 10**18
 

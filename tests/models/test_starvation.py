@@ -17,10 +17,10 @@ from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.order import BASE, in_order, starvation_bound
-from forgeyard.scheduler.queue import in_turn
 from forgeyard.scheduler.snapshot import SchedulingJob
 from tests.models.search import explore
 from tests.scheduling import NOW, a_job, a_snapshot
+from tests.tree import in_turn
 
 TICK = 100
 """Milliseconds; a tick of waiting is worth one step from priority to priority."""

@@ -18,11 +18,11 @@ from forgeyard.model.job import Priority
 from forgeyard.model.policy import ClassPolicy, SchedulingPolicy
 from forgeyard.model.units import GIB, Bytes, MilliCpu
 from forgeyard.scheduler import queue, scopes
-from forgeyard.scheduler.queue import FairQueue, in_turn
+from forgeyard.scheduler.queue import FairQueue
 from forgeyard.scheduler.scopes import ROOT, Charge, SchedulingScope, Tags, service
 from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from tests.scheduling import MINUTE, NOW, POLICY, a_job, a_snapshot, amounts
-from tests.tree import KINDS, Path, some_tree
+from tests.tree import KINDS, Path, in_turn, some_tree
 from tests.worlds import demand_hits
 
 TREES = 300
