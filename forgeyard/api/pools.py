@@ -1,37 +1,40 @@
 """Pools of runners, for those who look after them."""
 
+from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Path
 from pydantic import Field
 
 from forgeyard.api.dependencies import Deps
-from forgeyard.api.runs import CHANNEL, Body, Who
+from forgeyard.api.intents import Because
+from forgeyard.api.runs import CHANNEL
 from forgeyard.model.capability import TrustClass
 from forgeyard.scheduler.standing import Sharing
-from forgeyard.store import pool_views, pools
+from forgeyard.store import draining, pool_views, pools
 from forgeyard.store.engine import read
 from forgeyard.store.pool_views import PoolView, WindowView
 from forgeyard.store.pools import PoolRules
-from forgeyard.store.shares import Intent
 
 router = APIRouter(prefix="/v1/pools", tags=["pools"])
 PoolPath = Annotated[str, Path(max_length=100)]
 """A pool's name or its id."""
-Why = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")]
 PoolName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Instant = Annotated[int, Field(ge=0, lt=2**53)]
 
 
-class Because(Body):
-    """Why somebody changes a pool, and who that is."""
+class DrainPool(Because):
+    """Why a pool is drained, and whether its jobs are cancelled instead of awaited."""
 
-    reason: Why
-    actor: Who = "api"
+    cancel_active: bool = False
 
-    def intent(self) -> Intent:
-        """Say who does it, and through which channel."""
-        return Intent(actor=self.actor, channel=CHANNEL, reason=self.reason)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainedPool:
+    """A pool that takes nothing more, and how many of its jobs were cancelled for that."""
+
+    pool: str
+    cancelled: int
 
 
 class ChangePool(Because):
@@ -86,7 +89,7 @@ def show_pool(name: PoolPath, deps: Deps) -> PoolView:
 def create_pool(message: CreatePool, deps: Deps) -> PoolView:
     """Make a pool."""
     with deps.change() as connection:
-        pools.create(connection, message.name, message.rules(), message.intent(), rng=deps.rng)
+        pools.create(connection, message.name, message.rules(), message.intent, rng=deps.rng)
         return pool_views.pool(connection, message.name)
 
 
@@ -94,29 +97,45 @@ def create_pool(message: CreatePool, deps: Deps) -> PoolView:
 def change_pool(name: PoolPath, message: ChangePool, deps: Deps) -> PoolView:
     """Say anew whom a pool serves; running jobs go on."""
     with deps.change() as connection:
-        pools.change(connection, name, message.rules(), message.intent())
+        pools.change(connection, name, message.rules(), message.intent)
         return pool_views.pool(connection, name)
 
 
-@router.post("/{name}:drain", status_code=204)
-def drain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
-    """Let the runners of a pool finish what they have and take nothing more."""
+@router.post("/{name}:drain")
+def drain_pool(name: PoolPath, message: DrainPool, deps: Deps) -> DrainedPool:
+    """Let the runners of a pool take nothing more, and finish what they have or have it cancelled.
+
+    Jobs are cancelled runner by runner, after nothing can be added; asking again goes on.
+    """
     with deps.change() as connection:
-        pools.drain(connection, name, message.intent())
+        pools.drain(connection, name, message.intent)
+        members = pool_views.pool(connection, name).runners
+    cancelled = 0
+    for runner in members if message.cancel_active else ():
+        with deps.change() as connection:
+            cancelled += draining.cancel_work(
+                connection,
+                runner,
+                reason=message.reason,
+                actor=message.actor,
+                channel=CHANNEL,
+                policy=deps.policy(connection).lease,
+            )
+    return DrainedPool(pool=name, cancelled=cancelled)
 
 
 @router.post("/{name}:undrain", status_code=204)
 def undrain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
     """Let the runners of a pool take work again."""
     with deps.change() as connection:
-        pools.undrain(connection, name, message.intent())
+        pools.undrain(connection, name, message.intent)
 
 
 @router.post("/{name}:assign", status_code=204)
 def assign_runner(name: PoolPath, message: AssignRunner, deps: Deps) -> None:
     """Put a runner into a pool, whatever its agent asks for."""
     with deps.change() as connection:
-        pools.assign(connection, message.runner, name, message.intent())
+        pools.assign(connection, message.runner, name, message.intent)
 
 
 @router.post("/{name}/maintenance", status_code=201)
@@ -128,7 +147,7 @@ def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> Wind
             name,
             starts_at=message.starts_at,
             ends_at=message.ends_at,
-            intent=message.intent(),
+            intent=message.intent,
             partition=deps.config.partition,
             rng=deps.rng,
         )
@@ -139,4 +158,4 @@ def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> Wind
 def cancel_maintenance(window_id: PoolPath, message: Because, deps: Deps) -> None:
     """Open a pool again, or never close it."""
     with deps.change() as connection:
-        pools.cancel_window(connection, window_id, message.intent())
+        pools.cancel_window(connection, window_id, message.intent)

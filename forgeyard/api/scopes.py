@@ -6,13 +6,14 @@ from fastapi import APIRouter, Path
 from pydantic import Field, model_validator
 
 from forgeyard.api.dependencies import Deps
-from forgeyard.api.runs import CHANNEL, Body, RunPath, Who
+from forgeyard.api.intents import Because
+from forgeyard.api.runs import RunPath
 from forgeyard.model.job import Priority
 from forgeyard.model.units import LARGEST
 from forgeyard.store import reordering, shares
 from forgeyard.store.engine import read
 from forgeyard.store.reordering import MOST_ADJUSTMENT, Reordered, Reordering
-from forgeyard.store.shares import Intent, ScopeView, Shares
+from forgeyard.store.shares import ScopeView, Shares
 from forgeyard.store.views import run_id_of
 
 router = APIRouter(prefix="/v1/scopes", tags=["scopes"])
@@ -23,23 +24,10 @@ MOST_BURST = 1_000
 _NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 ScopePath = Annotated[str, Path(pattern=rf"^(pool:{_NAME}|{_NAME}(/{_NAME}){{0,3}})$")]
 """`everything`, `TENANT`, `TENANT/ORGANIZATION/PROJECT/QUEUE`, or `pool:NAME`."""
-Because = Annotated[str, Field(min_length=1, max_length=1_000, pattern=r"^[^\x00]*$")]
 Limit = Annotated[int, Field(ge=0, le=LARGEST)] | None
 
 
-class Wanted(Body):
-    """Why somebody wants something, which is a must here, and who that is."""
-
-    reason: Because
-    actor: Who = "api"
-
-    @property
-    def intent(self) -> Intent:
-        """Say it as the store keeps it."""
-        return Intent(actor=self.actor, channel=CHANNEL, reason=self.reason)
-
-
-class PutScope(Wanted):
+class PutScope(Because):
     """The shares of a scope; a limit that is not given is none."""
 
     weight: Annotated[int, Field(ge=1, le=MOST_WEIGHT)] = 1
@@ -58,13 +46,13 @@ class PutScope(Wanted):
         return Shares(**{name: getattr(self, name) for name in Shares.__slots__})
 
 
-class Pause(Wanted):
+class Pause(Because):
     """Why a scope is paused; the note is shown to those who wait."""
 
     note: Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")] = ""
 
 
-class Reprioritise(Wanted):
+class Reprioritise(Because):
     """The place that a job is to have in its queue; what is left out stays."""
 
     priority: Priority | None = None
@@ -119,7 +107,7 @@ def pause_scope(path: ScopePath, message: Pause, deps: Deps) -> ScopeView:
 
 
 @router.post("/{path:path}:resume")
-def resume_scope(path: ScopePath, message: Wanted, deps: Deps) -> ScopeView:
+def resume_scope(path: ScopePath, message: Because, deps: Deps) -> ScopeView:
     """Let the jobs of a scope start again."""
     with deps.change() as connection:
         shares.resume(connection, path, intent=message.intent)

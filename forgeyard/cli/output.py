@@ -76,6 +76,14 @@ def put_json(value: object) -> None:
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
+def put_done(done: object, said: str, *, as_json: bool) -> None:
+    """Tell what a command has done: as data for programs, or in a sentence for people."""
+    if as_json:
+        put_json(done)
+    else:
+        put(said)
+
+
 def put_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print data for people; states take their colour."""
     listed = list(rows)

@@ -7,8 +7,9 @@ import typer
 
 from forgeyard.cli import output
 from forgeyard.cli.client import path_of, shaped
-from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect
+from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
 from forgeyard.cli.pool_shapes import Pool, Window
+from forgeyard.cli.runner_shapes import Drained
 from forgeyard.cli.submitting import whoami
 from forgeyard.cli.watching import now_ms
 from forgeyard.errors import InvalidRequest
@@ -20,7 +21,6 @@ app.add_typer(maintenance, name="maintenance")
 API_POOLS = "/v1/pools"
 COLUMNS = ("pool", "state", "serves", "trust", "runners")
 PoolName = Annotated[str, typer.Argument(metavar="POOL", help="Its name or its id.")]
-Why = Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")]
 Owner = Annotated[
     str | None,
     typer.Option("--owner", metavar="SCOPE", help="Whom it is for: tenant/organization/… or id."),
@@ -88,7 +88,7 @@ def show_pool(
 @app.command("create")
 def create_pool(
     pool: PoolName,
-    reason: Why,
+    reason: Reason,
     owner: Owner = None,
     trust: Trust = None,
     reserved: Reserved = False,
@@ -113,7 +113,7 @@ def create_pool(
 @app.command("set")
 def set_pool(
     pool: PoolName,
-    reason: Why,
+    reason: Reason,
     owner: Owner = None,
     trust: Trust = None,
     reserved: Reserved = False,
@@ -138,26 +138,38 @@ def set_pool(
 @app.command()
 def drain(
     pool: PoolName,
-    reason: Why,
+    reason: Reason,
+    now: Annotated[
+        bool, typer.Option("--now", help="Also cancel the jobs on its runners; they end cancelled.")
+    ] = False,
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
     """Let the runners of a pool finish what they have and take no more.
 
+    With --now they finish nothing: their jobs are cancelled, and are not tried again.
+
     \b
-    Example:
+    Examples:
       forgeyard pool drain ios --reason "new phones"
+      forgeyard pool drain ios --now --reason "they leak keys"
     """
+    wish = {**_because(reason), "cancel_active": now}
     with connect(url, token_file, data_dir) as client:
-        client.post(f"{path_of('v1', 'pools', pool)}:drain", _because(reason))
-    output.put(f"pool {pool} takes no more work")
+        answer = client.post(f"{path_of('v1', 'pools', pool)}:drain", wish)
+    cancelled = shaped(Drained, answer).cancelled
+    jobs = "1 job" if cancelled == 1 else f"{cancelled} jobs"
+    said = f"pool {pool} takes no more work" + (f"; cancels {jobs}" if now else "")
+    output.put_done(answer, said, as_json=as_json)
 
 
 @app.command()
 def undrain(
     pool: PoolName,
-    reason: Why,
+    reason: Reason,
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
@@ -170,14 +182,16 @@ def undrain(
     """
     with connect(url, token_file, data_dir) as client:
         client.post(f"{path_of('v1', 'pools', pool)}:undrain", _because(reason))
-    output.put(f"pool {pool} takes work again")
+    done = {"pool": pool, "state": "open"}
+    output.put_done(done, f"pool {pool} takes work again", as_json=as_json)
 
 
 @app.command()
 def assign(
     runner: Annotated[str, typer.Argument(metavar="RUNNER", help="Its name or its id.")],
     pool: PoolName,
-    reason: Why,
+    reason: Reason,
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
@@ -191,14 +205,15 @@ def assign(
     with connect(url, token_file, data_dir) as client:
         wish = {"runner": runner, **_because(reason)}
         client.post(f"{path_of('v1', 'pools', pool)}:assign", wish)
-    output.put(f"{runner} is in pool {pool}")
+    done = {"runner": runner, "pool": pool}
+    output.put_done(done, f"{runner} is in pool {pool}", as_json=as_json)
 
 
 @maintenance.command("add")
 def add_maintenance(
     pool: PoolName,
     lasts: Annotated[str, typer.Option("--for", metavar="DURATION", help="How long: 30m, 2h.")],
-    reason: Why,
+    reason: Reason,
     starts: Annotated[
         str,
         typer.Option("--at", metavar="TIME", help="When: 2026-12-01T22:00Z, or in: 90m. Or now."),
@@ -251,7 +266,8 @@ def list_maintenance(
 @maintenance.command("cancel")
 def cancel_maintenance(
     window: Annotated[str, typer.Argument(metavar="WINDOW", help="Its id.")],
-    reason: Why,
+    reason: Reason,
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
@@ -264,7 +280,8 @@ def cancel_maintenance(
     """
     with connect(url, token_file, data_dir) as client:
         client.post(f"{path_of('v1', 'pools', 'maintenance', window)}:cancel", _because(reason))
-    output.put(f"{window} is cancelled")
+    done = {"window_id": window, "cancelled": True}
+    output.put_done(done, f"{window} is cancelled", as_json=as_json)
 
 
 def _because(reason: str) -> dict[str, object]:

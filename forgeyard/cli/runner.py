@@ -100,11 +100,10 @@ def drain(
     with connect(url, token_file, data_dir) as client:
         answer = client.post(f"{path_of('v1', 'runners', runner)}:drain", wish)
     cancelled = shaped(Drained, answer).cancelled
-    if as_json:
-        output.put_json({"runner": runner, "drain_requested": True, "cancelled": cancelled})
-        return
     jobs = "1 job" if cancelled == 1 else f"{cancelled} jobs"
-    output.put(f"{runner} takes no more work" + (f"; cancels {jobs}" if now else ""))
+    said = f"{runner} takes no more work" + (f"; cancels {jobs}" if now else "")
+    done = {"runner": runner, "drain_requested": True, "cancelled": cancelled}
+    output.put_done(done, said, as_json=as_json)
 
 
 @app.command()
@@ -126,17 +125,16 @@ def undrain(
         client.post(
             f"{path_of('v1', 'runners', runner)}:undrain", {"reason": reason, "actor": whoami()}
         )
-    if as_json:
-        output.put_json({"runner": runner, "drain_requested": False})
-        return
-    output.put(f"{runner} takes work again")
+    done = {"runner": runner, "drain_requested": False}
+    output.put_done(done, f"{runner} takes work again", as_json=as_json)
 
 
 @app.command("set-state")
 def set_state(
     runner: RunnerName,
     state: Annotated[str, typer.Argument(metavar="STATE", help="unhealthy, or online again.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the audit trail.")],
+    reason: Reason,
+    as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
     data_dir: DataDir = None,
@@ -152,4 +150,5 @@ def set_state(
     wish = {"state": state, "reason": reason, "actor": whoami()}
     with connect(url, token_file, data_dir) as client:
         client.post(f"{path_of('v1', 'runners', runner)}:set-state", wish)
-    output.put(f"{runner} is declared {state}")
+    done = {"runner": runner, "declared": state}
+    output.put_done(done, f"{runner} is declared {state}", as_json=as_json)

@@ -110,14 +110,9 @@ class Board:
         able = columns.takes_work & columns.satisfying(job) & columns.open_to(job, NOBODY)
         able &= fits(columns.wanted(job.resources), columns.room)
         able[columns.turned_away(job)] = False
-        if job.bounds:
-            for place in np.flatnonzero(able).tolist():
-                able[place] = self._is_bound_to(job, place)
+        for bound in job.bounds:
+            able[columns.breaking(bound)] = False
         return able
-
-    def _is_bound_to(self, job: SchedulingJob, place: int) -> bool:
-        """Tell whether a runner is where the job may be in view of other jobs."""
-        return all(bound.is_kept(self.columns.runners[place]) for bound in job.bounds)
 
     def _runner_id(self, place: int) -> str:
         return self.columns.runners[place].runner_id

@@ -19,6 +19,28 @@ def drain_now(
 ) -> int:
     """Drain a runner and cancel the jobs it has leases for; return how many.
 
+    Raises:
+        NotFound: no runner has this name or id.
+        StoreUnavailable: it was given work again and again meanwhile.
+    """
+    cancelled = cancel_work(
+        connection, name_or_id, reason=reason, actor=actor, channel=channel, policy=policy
+    )
+    runners.drain(connection, name_or_id, reason=reason, actor=actor, channel=channel)
+    return cancelled
+
+
+def cancel_work(
+    connection: sa.Connection,
+    name_or_id: str,
+    *,
+    reason: str,
+    actor: str,
+    channel: str,
+    policy: LeasePolicy,
+) -> int:
+    """Cancel the jobs that a runner has leases for; return how many.
+
     What nobody has accepted ends at once, the rest when the agent has stopped it. Jobs that were
     being cancelled already do not count.
 
@@ -38,7 +60,6 @@ def drain_now(
             )
             cancelled += 1
             partitions.add(run["partition"])
-    runners.drain(connection, name_or_id, reason=reason, actor=actor, channel=channel)
     for partition in sorted(partitions):
         changes.wake_if_waiting(connection, partition, reason="jobs were cancelled")
     return cancelled

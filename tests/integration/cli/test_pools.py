@@ -7,12 +7,14 @@ import pytest
 
 from forgeyard.model.capability import TrustClass
 from forgeyard.store import tables
-from tests.builders import some_capabilities
+from tests.builders import a_job_spec, some_capabilities, some_resources
 from tests.integration.cli.house import House, Said
 
 pytestmark = pytest.mark.integration
 WHY = ("--reason", "new racks")
 DEPLOY = "jobs: {ship: {purpose: deploy, steps: [{run: 'true'}]}}"
+LARGE = some_resources(cpu=3_500, memory=2**28, disk=2**28)
+"""More than what two small jobs leave of a runner."""
 RULES = """
 nameable_pools: [ios]
 rules:
@@ -48,6 +50,23 @@ def test_a_pool_is_made_filled_drained_and_opened(house: House) -> None:
         "confidential",
         None,
     )
+
+
+@pytest.mark.requirement("RUN-003")
+def test_a_cancelling_drain_stops_what_runs_in_the_pool_and_nothing_else(house: House) -> None:
+    did(house, "pool", "create", "ios", *WHY)
+    did(house, "pool", "assign", house.desk.register("mac-1").runner_id, "ios", *WHY)
+    runs = [house.desk.submit(a_job_spec(f"job-{n}")) for n in range(2)]
+    assert house.desk.cycle().granted == 2
+    house.desk.register("linux-1")
+    runs.append(house.desk.submit(a_job_spec("elsewhere", resources=LARGE)))
+    assert house.desk.cycle().granted == 1
+    done = did(house, "pool", "drain", "ios", "--now", *WHY, "--json").json()
+    assert done == {"pool": "ios", "cancelled": 2}
+    states = [house.desk.rows(tables.jobs, run_id=run)[0]["state"] for run in runs]
+    assert states == ["cancelled", "cancelled", "leased"]
+    again = did(house, "pool", "drain", "ios", "--now", *WHY).out
+    assert again == "pool ios takes no more work; cancels 0 jobs\n"
 
 
 @pytest.mark.requirement("RUN-004")

@@ -76,6 +76,21 @@ def test_all_commands_of_the_issue_are_there() -> None:
     assert wanted <= have
 
 
+WITHOUT_DATA = {"up", "down", "demo", "worker", "api", "agent"}
+"""Commands that run something; what they print is for people."""
+
+
+def test_every_command_that_tells_something_tells_it_to_programs_too(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root, silent = typer.main.get_command(app), set[str]()
+    for command in commands():
+        root.main([*command, "--help"], prog_name="forgeyard", standalone_mode=False)
+        if "--json" not in capsys.readouterr().out:
+            silent.add(" ".join(command))
+    assert silent == WITHOUT_DATA
+
+
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert forgeyard("--version") == 0
     assert re.fullmatch(r"forgeyard \d+\.\d+\.\d+\n", capsys.readouterr().out)
