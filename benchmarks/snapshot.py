@@ -26,8 +26,8 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.snapshot import SchedulingRunner
 from forgeyard.store import bulk, codec, migrate, snapshot, tables
+from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.engine import database_now, open_engine, read, write
-from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.runner_cache import RunnerCache
 from forgeyard.store.snapshot import RunnerReader
 from tests.conftest import start_postgresql

@@ -17,7 +17,6 @@ from forgeyard.model.equipment import NO_EQUIPMENT, Equipment, EquipmentRequirem
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
-from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler.gates import Gates
 from forgeyard.scheduler.grant import (
     Granted,
@@ -44,6 +43,7 @@ from forgeyard.store import (
     tables,
     wishes,
 )
+from forgeyard.store.amounts import DIMENSIONS, resources_of
 from forgeyard.store.changes import Row
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
@@ -205,15 +205,14 @@ def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
 
 def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
     """Read the placements in order, with what never changes about their jobs."""
-    amounts = (_jobs.c.cpu_milli, _jobs.c.memory_bytes, _jobs.c.disk_bytes, _jobs.c.slots)
     whose = (
         _jobs.c.name,
         _jobs.c.wishes,
         _jobs.c.lasts_ms,
-        *(_jobs.c[name] for name in scopes.PATH),
+        *(_jobs.c[name] for name in (*scopes.PATH, *DIMENSIONS)),
     )
     query = (
-        sa.select(_placements, *whose, *amounts)
+        sa.select(_placements, *whose)
         .join(_jobs, _jobs.c.job_id == _placements.c.job_id)
         .where(_placements.c.cycle_id == cycle_id)
         .order_by(_placements.c.position)
@@ -293,7 +292,7 @@ def _request(
     return GrantRequest(
         job_id=row["job_id"],
         name=row["name"],
-        resources=_resources(row),
+        resources=resources_of(row),
         candidates=candidates,
         scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
@@ -348,19 +347,10 @@ def _job_standing(row: Row) -> JobStanding:
 
 def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
     takes_work = row["state"] == RunnerState.ONLINE and row["session_id"] is not None
-    total, headroom = _resources(row, "total_"), _resources(row, "headroom_")
+    total, headroom = resources_of(row, "total_"), resources_of(row, "headroom_")
     room = allocatable(total, headroom, cpu_percent=cpu_percent)
     return RunnerStanding(
         schedulable=takes_work and not row["suspect"],
-        free=room.minus(_resources(row, "reserved_")),
+        free=room.minus(resources_of(row, "reserved_")),
         pool_id=row["pool_id"],
-    )
-
-
-def _resources(row: Row, prefix: str = "") -> Resources:
-    return Resources(
-        cpu=MilliCpu(row[f"{prefix}cpu_milli"]),
-        memory=Bytes(row[f"{prefix}memory_bytes"]),
-        disk=Bytes(row[f"{prefix}disk_bytes"]),
-        slots=row[f"{prefix}slots"],
     )

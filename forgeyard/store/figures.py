@@ -12,12 +12,12 @@ import sqlalchemy as sa
 from forgeyard.model.job import Priority
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, LeaseState
-from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.units import Resources
 from forgeyard.scheduler.diagnose import DiagnosticCode
 from forgeyard.store import device_views, outbox, overview, parked_classes, repair, tables
+from forgeyard.store.amounts import DIMENSIONS, amount_of
 from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import database_now
-from forgeyard.store.release import DIMENSIONS
 
 RECENT_MS = 15 * 60_000
 """How far back the shares of lost and rejected leases look."""
@@ -136,12 +136,7 @@ def amounts(connection: sa.Connection) -> tuple[Resources, Resources]:
         runners.c.state == RunnerState.ONLINE.value
     )
     found = [int(total) for total in connection.execute(query).one()]
-    return _resources(found[:4]), _resources(found[4:])
-
-
-def _resources(listed: list[int]) -> Resources:
-    cpu, memory, disk, slots = listed
-    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)
+    return amount_of(*found[:4]), amount_of(*found[4:])
 
 
 def live_leases(connection: sa.Connection) -> dict[LeaseState, int]:

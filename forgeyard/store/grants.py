@@ -19,12 +19,12 @@ from forgeyard.model.transitions import (
     LeaseState,
     check,
 )
-from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.units import Resources
 from forgeyard.model.wishes import CRITICAL_PURPOSES, Purpose
 from forgeyard.scheduler.scopes import Charge
 from forgeyard.store import bulk, codec, devices, keys, phases, scopes, tables
+from forgeyard.store.amounts import DIMENSIONS, resources_of
 from forgeyard.store.changes import DeadlineKind, Row
-from forgeyard.store.release import DIMENSIONS
 
 _RESERVED = tuple(f"reserved_{name}" for name in DIMENSIONS)
 
@@ -49,12 +49,7 @@ class Grant:
     @property
     def resources(self) -> Resources:
         """Tell what the job holds."""
-        return Resources(
-            cpu=MilliCpu(self.job["cpu_milli"]),
-            memory=Bytes(self.job["memory_bytes"]),
-            disk=Bytes(self.job["disk_bytes"]),
-            slots=self.job["slots"],
-        )
+        return resources_of(self.job)
 
     @property
     def is_critical(self) -> bool:

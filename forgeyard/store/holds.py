@@ -9,11 +9,11 @@ from collections.abc import Collection, Sequence
 import sqlalchemy as sa
 
 from forgeyard.model.transitions import JobState
-from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.units import Resources
 from forgeyard.scheduler.holds import BackfillWish, HeldRoom, HoldKind, earliest
 from forgeyard.store import bulk, changes, tables
+from forgeyard.store.amounts import DIMENSIONS, resources_of
 from forgeyard.store.changes import Row
-from forgeyard.store.release import DIMENSIONS
 
 _held, _jobs = tables.held_room, tables.jobs
 _runners, _reservations = tables.runners, tables.reservations
@@ -48,12 +48,6 @@ def _hold(row: Row) -> HeldRoom:
         since=row["since_at"],
         deadline=row["deadline_at"],
     )
-
-
-def resources_of(row: Row, prefix: str = "") -> Resources:
-    """Read an amount from the columns that every table names alike."""
-    cpu, memory, disk, slots = (row[f"{prefix}{name}"] for name in DIMENSIONS)
-    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)
 
 
 def drop(connection: sa.Connection, job_ids: Collection[str]) -> None:

@@ -15,9 +15,10 @@ from forgeyard.model.holdings import Holdings
 from forgeyard.model.location import Location
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
-from forgeyard.model.units import Bytes, MilliCpu, Resources
+from forgeyard.model.units import Resources
 from forgeyard.scheduler import room
 from forgeyard.store import codec, device_views, holds, outbox, shares, tables
+from forgeyard.store.amounts import DIMENSIONS, amount_of, resources_of
 from forgeyard.store.changes import Row
 from forgeyard.store.device_views import DeviceView
 from forgeyard.store.engine import database_now
@@ -352,9 +353,9 @@ def _placed(connection: sa.Connection) -> dict[str, list[PlacedJob]]:
 def _runner_view(
     row: Row, placed: Sequence[PlacedJob], held: device_views.Holders, *, cpu_percent: int
 ) -> RunnerView:
-    total, headroom = _resources(row, "total"), _resources(row, "headroom")
+    total, headroom = resources_of(row, "total_"), resources_of(row, "headroom_")
     allocatable = room.allocatable(total, headroom, cpu_percent=cpu_percent)
-    reserved = _resources(row, "reserved")
+    reserved = resources_of(row, "reserved_")
     free = allocatable.minus(reserved)
     capabilities = _readable(Capabilities, row["capabilities"])
     return RunnerView(
@@ -417,15 +418,6 @@ def _holdings_view(held: Holdings) -> HoldingsView:
     )
 
 
-def _resources(row: Row, prefix: str) -> Resources:
-    return Resources(
-        cpu=MilliCpu(row[f"{prefix}_cpu_milli"]),
-        memory=Bytes(row[f"{prefix}_memory_bytes"]),
-        disk=Bytes(row[f"{prefix}_disk_bytes"]),
-        slots=row[f"{prefix}_slots"],
-    )
-
-
 def capacity(connection: sa.Connection, *, cpu_percent: int = room.PLAIN) -> CapacityView:
     """Sum up what the runners that take work offer and hold, and what the waiting jobs want."""
     everybody = runners(connection, cpu_percent=cpu_percent)
@@ -451,9 +443,6 @@ def _sum(amounts: Sequence[Resources]) -> Resources:
 
 def _wanted(connection: sa.Connection) -> Resources:
     jobs = tables.jobs
-    columns = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
-    query = sa.select(*(sa.func.coalesce(sa.func.sum(jobs.c[name]), 0) for name in columns)).where(
-        jobs.c.state == JobState.ELIGIBLE.value
-    )
-    cpu, memory, disk, slots = (int(total) for total in connection.execute(query).one())
-    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)
+    sums = (sa.func.coalesce(sa.func.sum(jobs.c[name]), 0) for name in DIMENSIONS)
+    query = sa.select(*sums).where(jobs.c.state == JobState.ELIGIBLE.value)
+    return amount_of(*(int(total) for total in connection.execute(query).one()))

@@ -22,6 +22,7 @@ from forgeyard.scheduler.holds import HeldRoom, HoldKind
 from forgeyard.scheduler.preempt import Nomination
 from forgeyard.scheduler.snapshot import RunningJob
 from forgeyard.store import changes, devices, holds, jobs, release, stopping, tables, wishes
+from forgeyard.store.amounts import DIMENSIONS, resources_of
 from forgeyard.store.changes import JOB, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import Held
@@ -33,7 +34,6 @@ _attempts, _reservations = tables.attempts, tables.reservations
 
 def running(connection: sa.Connection) -> tuple[RunningJob, ...]:
     """List the jobs that hold a lease and said that they may be stopped."""
-    amounts = (_jobs.c.cpu_milli, _jobs.c.memory_bytes, _jobs.c.disk_bytes, _jobs.c.slots)
     query = (
         sa.select(
             _leases.c.lease_id,
@@ -47,7 +47,7 @@ def running(connection: sa.Connection) -> tuple[RunningJob, ...]:
             _jobs.c.wishes,
             _jobs.c.attempts_made,
             _jobs.c.preempted_at,
-            *amounts,
+            *(_jobs.c[name] for name in DIMENSIONS),
         )
         .join(_jobs, _jobs.c.job_id == _leases.c.job_id)
         .where(_leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]))
@@ -67,7 +67,7 @@ def _running(row: Row) -> RunningJob:
         lease_id=row["lease_id"],
         job_id=row["job_id"],
         runner_id=row["runner_id"],
-        resources=holds.resources_of(row),
+        resources=resources_of(row),
         priority=Priority(row["priority"]),
         preemption=wishes.read(row["wishes"]).preemption,
         since=row["accepted_at"] or row["offered_at"],

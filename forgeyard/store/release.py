@@ -15,10 +15,10 @@ from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, LeaseState
 from forgeyard.store import changes, devices, keys, scopes, tables
+from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import ATTEMPT, LEASE, DeadlineKind, Row
 
 ATTEMPT_DEADLINES = (DeadlineKind.PREPARATION, DeadlineKind.EXECUTION, DeadlineKind.UPLOAD)
-DIMENSIONS = ("cpu_milli", "memory_bytes", "disk_bytes", "slots")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import changes, devices, tables
+from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now, now_ms, read, write
-from forgeyard.store.release import DIMENSIONS
 from forgeyard.store.sessions import lock_runner
 
 _jobs, _leases = tables.jobs, tables.leases

@@ -16,8 +16,8 @@ from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.protocol import Report
 from forgeyard.model.units import LARGEST, Bytes, MilliCpu, Resources
 from forgeyard.store import codec
+from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
-from forgeyard.store.release import DIMENSIONS
 
 _TOLD = {"reported_at", "health_reason", "last_seen_at"}
 """For people, and for a look at how old a report is; no runner gets more or less by it."""

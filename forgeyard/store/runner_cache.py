@@ -17,6 +17,7 @@ from forgeyard.model.capability import Capabilities
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.snapshot import SchedulingRunner
 from forgeyard.store import snapshot, tables
+from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
 
 OVERLAP_MS: Final = 5_000
@@ -25,7 +26,7 @@ MOST_REPORTS: Final = 50_000
 _runners = tables.runners
 _STAMP: Final = (
     *("changed_at", "version", "total_cpu_milli", "total_memory_bytes"),
-    *(f"reserved_{name}" for name in ("cpu_milli", "memory_bytes", "disk_bytes", "slots")),
+    *(f"reserved_{name}" for name in DIMENSIONS),
 )
 """The columns whose sums tell whether anything was missed."""
 logger = logging.getLogger(__name__)

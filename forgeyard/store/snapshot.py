@@ -20,7 +20,6 @@ from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy, digest_of
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import JobState
-from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.model.wishes import SchedulingClass
 from forgeyard.scheduler.devices import Held
 from forgeyard.scheduler.order import BASE, class_adjustment
@@ -44,21 +43,17 @@ from forgeyard.store import (
     tables,
     wishes,
 )
+from forgeyard.store.amounts import resources_of
 from forgeyard.store.changes import JOB, Row, find
 from forgeyard.store.codec import decode
 from forgeyard.store.engine import database_now
 from forgeyard.store.facts import Facts
 from forgeyard.store.parked_classes import Standing
-from forgeyard.store.release import DIMENSIONS
 
 RunnerReader = Callable[[sa.Connection, SchedulingPolicy], tuple[SchedulingRunner, ...]]
 NOTHING: Held = {}
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
-_AMOUNTS = {
-    prefix: tuple(f"{prefix}{name}" for name in DIMENSIONS)
-    for prefix in ("", "total_", "headroom_", "reserved_")
-}
 logger = logging.getLogger(__name__)
 
 
@@ -288,7 +283,7 @@ def _job(
         project_id=row["project_id"],
         queue_id=row["queue_id"],
         requirements=requirements,
-        resources=_resources(row, ""),
+        resources=resources_of(row),
         priority=priority,
         requirement_class=row["requirement_class"],
         eligible_at=now if row["eligible_at"] is None else row["eligible_at"],
@@ -379,9 +374,9 @@ def _runner(
         trust=TrustClass(row["trust"]),
         capabilities=known[reported],
         capability_digest=row["capability_digest"],
-        total=_resources(row, "total_"),
-        headroom=_resources(row, "headroom_"),
-        reserved=_resources(row, "reserved_"),
+        total=resources_of(row, "total_"),
+        headroom=resources_of(row, "headroom_"),
+        reserved=resources_of(row, "reserved_"),
         pressure=ResourcePressure(row["pressure"]),
         cpu_percent=policy.overcommit.cpu_percent,
         degraded=row["health"] == RunnerHealth.DEGRADED,
@@ -416,14 +411,3 @@ def _holdings(text: str | None) -> tuple[Holdings, str]:
 @lru_cache(maxsize=2**14)
 def _location(text: str) -> Location:
     return decode(Location, text)
-
-
-def _resources(row: Row, prefix: str) -> Resources:
-    cpu, memory, disk, slots = _AMOUNTS[prefix]
-    return _amount(row[cpu], row[memory], row[disk], row[slots])
-
-
-@lru_cache(maxsize=2**16)
-def _amount(cpu: int, memory: int, disk: int, slots: int) -> Resources:
-    """Make an amount once; runners and jobs share few different ones."""
-    return Resources(cpu=MilliCpu(cpu), memory=Bytes(memory), disk=Bytes(disk), slots=slots)

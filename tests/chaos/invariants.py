@@ -15,7 +15,7 @@ from forgeyard.model.transitions import (
     LIVE_LEASE_STATES,
 )
 from forgeyard.store import tables
-from forgeyard.store.release import DIMENSIONS
+from forgeyard.store.amounts import DIMENSIONS
 
 runs, jobs, attempts, leases = tables.runs, tables.jobs, tables.attempts, tables.leases
 reservations, runners, history = tables.reservations, tables.runners, tables.history
