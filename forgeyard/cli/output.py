@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from forgeyard.errors import Corrupt, ForgeyardError, InvalidFile, Unavailable
+from forgeyard.model.units import brief_duration
 
 WIDE: Final = 240
 """Columns where there is no terminal, so that nothing is cut off for the next program."""
@@ -137,17 +138,11 @@ def words(state: str) -> str:
 
 
 def duration(milliseconds: int | None) -> str:
-    """Write a duration in at most two units: `4.2s`, `3m 10s`, `2h 5m`."""
+    """Write a duration in at most two units, tenths below a minute: `4.2s`, `3m 10s`, `2h 5m`."""
     if milliseconds is None:
         return ""
     seconds = max(0, milliseconds) / 1000
-    if seconds < 59.95:
-        return f"{seconds:.1f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m {rest}s"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+    return f"{seconds:.1f}s" if seconds < 59.95 else brief_duration(round(seconds) * 1000)
 
 
 def size(amount: int | None) -> str:

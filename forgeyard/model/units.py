@@ -155,6 +155,18 @@ def duration_text(duration: int) -> str:
     return f"{duration // size}{name}" if duration else "0s"
 
 
+def brief_duration(duration: int) -> str:
+    """Write a duration for people, in at most two units: `40s`, `3m 10s`, `24h 0m`, `2d 4h`."""
+    seconds = max(0, duration) // 1000
+    if seconds < 60:
+        return f"{seconds}s"
+    minutes, seconds = divmod(seconds, 60)
+    if minutes < 60:
+        return f"{minutes}m {seconds}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m" if hours < 48 else f"{hours // 24}d {hours % 24}h"
+
+
 def _thousandths(digits: str, rounding: Rounding, complaint: tuple[str, str, object, str]) -> int:
     """Read thousandths of bytes, as Kubernetes writes amounts; `512m` was meant as `512M`."""
     found = _whole(digits, Fraction(1, 1000), rounding, complaint)

@@ -5,6 +5,7 @@ The outcome comes first, then what it rests on, then every runner.
 
 from collections.abc import Iterator
 
+from forgeyard.model.units import brief_duration
 from forgeyard.scheduler.estimate import Estimate
 from forgeyard.scheduler.explain import Explanation, RunnerVerdict
 from forgeyard.scheduler.gates import Gate, GateCode
@@ -49,7 +50,7 @@ def _priority(found: Explanation) -> str:
     adjusted = f" + {parts.adjustment} by adjustment" if parts.adjustment else ""
     return (
         f"priority {parts.effective} = {parts.priority} {parts.base}{adjusted}"
-        f" + {parts.aging} for waiting {duration(parts.waited_ms)}"
+        f" + {parts.aging} for waiting {brief_duration(parts.waited_ms)}"
     )
 
 
@@ -57,9 +58,9 @@ def estimate_text(found: Estimate) -> str:
     """Say when a job may start, and that it is a guess."""
     of = f"{found.jobs} recent {'job' if found.jobs == 1 else 'jobs'}"
     if found.starts_in_ms < 0:
-        late = duration(-found.starts_in_ms)
+        late = brief_duration(-found.starts_in_ms)
         return f"late: by the estimate from {of} it should have started {late} ago"
-    return f"in about {duration(found.starts_in_ms)}: an estimate, from {of}"
+    return f"in about {brief_duration(found.starts_in_ms)}: an estimate, from {of}"
 
 
 def held_by(gate: Gate) -> str:
@@ -69,8 +70,9 @@ def held_by(gate: Gate) -> str:
 
 def _parked(found: Explanation) -> str:
     assert found.parked is not None
+    parked = brief_duration(found.taken_at - found.parked.since_at)
     return (
-        f"for {duration(found.taken_at - found.parked.since_at)} with all jobs that want the same,"
+        f"for {parked} with all jobs that want the same,"
         " until a runner, a pool or the policy changes"
         f" (generation {found.parked.generation})"
     )
@@ -111,13 +113,3 @@ def _turned_down(verdict: RunnerVerdict) -> str:
     if verdict.pool_gate:
         reasons.append(verdict.pool_gate)
     return f"  {verdict.name}: {'; '.join(reasons)}"
-
-
-def duration(milliseconds: int) -> str:
-    """Write a duration in two units: `40s`, `3m 10s`, `2h 5m`, `3d 1h`."""
-    seconds = max(0, milliseconds) // 1000
-    for size, large, small in ((86_400, "d", "h"), (3_600, "h", "m"), (60, "m", "s")):
-        if seconds >= size:
-            unit = {"h": 3_600, "m": 60, "s": 1}[small]
-            return f"{seconds // size}{large} {seconds % size // unit}{small}"
-    return f"{seconds}s"

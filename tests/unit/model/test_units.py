@@ -11,6 +11,7 @@ from forgeyard.model.units import (
     MilliCpu,
     Resources,
     Rounding,
+    brief_duration,
     bytes_text,
     cpu_text,
     parse_bytes,
@@ -148,3 +149,18 @@ def test_amounts_compare_dimension_by_dimension() -> None:
     assert some(2, 9, 1, 1).shortfalls(some(1, 10, 0, 1)) == ("cpu", "disk")
     assert some(1, 1, 1, 1).minus(some(2, 0, 0, 0)) == some(-1, 1, 1, 1)
     assert some(1, 2, 3, 4).plus(some(1, 1, 1, 1)) == some(2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0s"),
+        (40, "40s"),
+        (190, "3m 10s"),
+        (3_600, "1h 0m"),
+        (172_799, "47h 59m"),
+        (172_800, "2d 0h"),
+    ],
+)
+def test_a_duration_for_people_has_at_most_two_units(seconds: int, text: str) -> None:
+    assert brief_duration(seconds * 1_000) == text
