@@ -4,7 +4,8 @@ A hold whose job does not wait any more, or whose time is over, counts for nothi
 read; the next plan of its partition deletes it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -21,13 +22,26 @@ _runners, _reservations = tables.runners, tables.reservations
 
 def load(connection: sa.Connection, *, now: int) -> tuple[HeldRoom, ...]:
     """Read the holds that count now."""
-    query = (
-        sa.select(_held)
+    return counting([dict(row) for row in connection.execute(query()).mappings()], now)
+
+
+def query() -> sa.Select[Any]:
+    """Ask for all holds, and whether their jobs still wait."""
+    waits = sa.and_(_jobs.c.state == JobState.ELIGIBLE.value, _jobs.c.cancel_reason.is_(None))
+    return (
+        sa.select(_held, sa.case((waits, 1), else_=0).label("waits"))
         .join(_jobs, _jobs.c.job_id == _held.c.job_id)
-        .where(_counts(now))
         .order_by(_held.c.job_id)
     )
-    return tuple(_hold(dict(row)) for row in connection.execute(query).mappings())
+
+
+def counting(rows: Iterable[Row], now: int) -> tuple[HeldRoom, ...]:
+    """Keep the holds that count, among the rows of `query`."""
+    return tuple(
+        _hold(row)
+        for row in rows
+        if row["waits"] and (row["kind"] == HoldKind.BACKFILL or row["deadline_at"] > now)
+    )
 
 
 def _counts(now: int) -> sa.ColumnElement[bool]:
@@ -47,13 +61,6 @@ def _hold(row: Row) -> HeldRoom:
         room=resources_of(row),
         since=row["since_at"],
         deadline=row["deadline_at"],
-    )
-
-
-def drop(connection: sa.Connection, job_ids: Collection[str]) -> None:
-    """Forget the holds of jobs that were placed."""
-    connection.execute(
-        sa.delete(_held).where(bulk.among(connection, _held.c.job_id, sorted(job_ids)))
     )
 
 

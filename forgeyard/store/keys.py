@@ -1,11 +1,8 @@
 """Exclusivity keys: who holds which, taken with a lease and given back with it (QUO, SP-090)."""
 
-from collections.abc import Iterable
-
 import sqlalchemy as sa
 
-from forgeyard.store import bulk, tables
-from forgeyard.store.changes import Row
+from forgeyard.store import tables
 
 _holds = tables.key_holds
 
@@ -15,14 +12,6 @@ def load(connection: sa.Connection) -> dict[str, str]:
     jobs = tables.jobs
     query = sa.select(_holds.c.key_name, jobs.c.name).join(jobs, jobs.c.job_id == _holds.c.job_id)
     return {key: holder for key, holder in connection.execute(query)}
-
-
-def take(connection: sa.Connection, holds: Iterable[tuple[str, str, str]]) -> None:
-    """Give keys to leases: each by its name, the lease and the job; callers know they are free."""
-    rows: list[Row] = [
-        {"key_name": key, "lease_id": lease_id, "job_id": job_id} for key, lease_id, job_id in holds
-    ]
-    bulk.insert(connection, _holds, rows)
 
 
 def give_back(connection: sa.Connection, lease_id: str) -> None:
