@@ -18,24 +18,29 @@ from benchmarks.fleets import a_partition
 from forgeyard.config import StoreConfig
 from forgeyard.model.equipment import Device, DeviceRequirement, Equipment, EquipmentRequirement
 from forgeyard.model.job import JobSpec, Step
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.policy import LeasePolicy, PressurePolicy, SchedulingPolicy
 from forgeyard.model.run import RunSpec
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import SessionState
-from forgeyard.model.units import Resources
+from forgeyard.model.units import Millis, Resources
 from forgeyard.model.wishes import Purpose, Wishes
 from forgeyard.scheduler import place
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
 from forgeyard.store import bulk, codec, migrate, runs, shares, snapshot, tables
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.commit import CommitOutcome, PlanSaved, commit_cycle, save_plan
-from forgeyard.store.engine import open_engine, read, write
+from forgeyard.store.engine import database_now, open_engine, read, write
 from forgeyard.store.runner_cache import RunnerCache
 from forgeyard.store.shares import Intent, Shares
 from tests.conftest import start_postgresql
 
 PARTITION = "default"
-POLICY = SchedulingPolicy(batch=500)
+HOUR = Millis(3_600_000)
+POLICY = SchedulingPolicy(
+    batch=1_000,
+    # What else the machine does must not make the batches smaller.
+    pressure=PressurePolicy(outbox_lag=HOUR, store_latency=HOUR, saturation=1_001),
+)
 QUEUES = tuple(f"tenant-{number}/org/prj/main" for number in range(8))
 LIMITED = Shares(max_jobs=100_000, max_cpu_milli=10**9, burst_percent=10)
 JOBS_PER_RUN = 50
@@ -96,7 +101,9 @@ class Yard:
         for first in range(0, runners, 1_000):
             piece = world.runners[first : first + 1_000]
             with write(self.engine) as connection:
-                bulk.insert(connection, tables.runners, [_runner_row(each) for each in piece])
+                now = database_now(connection)
+                rows = [_runner_row(each, now) for each in piece]
+                bulk.insert(connection, tables.runners, rows)
                 bulk.insert(connection, tables.sessions, [_session_row(each) for each in piece])
         for first in range(0, jobs, JOBS_PER_RUN):
             self._submit(first // JOBS_PER_RUN, world.jobs[first : first + JOBS_PER_RUN])
@@ -159,7 +166,7 @@ def _spec(job: SchedulingJob) -> JobSpec:
     )
 
 
-def _runner_row(runner: SchedulingRunner) -> dict[str, object]:
+def _runner_row(runner: SchedulingRunner, now: int) -> dict[str, object]:
     """Describe an idle runner; one in two has phones."""
     phones = Equipment(devices=(Device(kind="phone", count=8),))
     with_phones = replace(runner.capabilities, equipment=phones)
@@ -178,9 +185,7 @@ def _runner_row(runner: SchedulingRunner) -> dict[str, object]:
         **_amounts("headroom", runner.headroom),
         **_amounts("reserved", Resources()),
         "pressure": runner.pressure.value,
-        "registered_at": 1,
-        "last_seen_at": 1,
-        "changed_at": 1,
+        **dict.fromkeys(("registered_at", "last_seen_at", "reported_at", "changed_at"), now),
     }
 
 
