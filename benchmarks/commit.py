@@ -15,9 +15,10 @@ import argparse
 import gc
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 import sqlalchemy as sa
@@ -32,6 +33,8 @@ from benchmarks.contenders import (
     Recipe,
     Taken,
     a_peer,
+    found,
+    installed,
 )
 from benchmarks.measures import Goal, at_least
 from benchmarks.stock import Yard, a_server, make_database
@@ -51,6 +54,8 @@ class Extent:
 
     runners: int
     rounds: Mapping[int, int]
+    environment: Callable[[Recipe], Path]
+    """How to come by the environment of a peer that takes long to install."""
 
     @property
     def jobs(self) -> int:
@@ -58,8 +63,8 @@ class Extent:
         return WARM * BATCH + sum(size * count for size, count in self.rounds.items()) + BATCH
 
 
-FULL = Extent(runners=5_000, rounds={1: 30, 10: 20, 100: 30, 500: 8})
-QUICK = Extent(runners=2_000, rounds={1: 8, 10: 6, 100: 10, 500: 1})
+FULL = Extent(runners=5_000, rounds={1: 30, 10: 20, 100: 30, 500: 8}, environment=installed)
+QUICK = Extent(runners=2_000, rounds={1: 8, 10: 6, 100: 10, 500: 1}, environment=found)
 
 
 @dataclass(kw_only=True)
@@ -108,7 +113,13 @@ def _measure(stack: ExitStack, extent: Extent) -> tuple[Figures, Mapping[str, st
     yard.stock(runners=extent.runners, jobs=extent.jobs)
     match = Match(contenders={OURS: Committer.of(yard)})
     for recipe in (PGQUEUER, PROCRASTINATE, BUILDGRID):
-        _invite(stack, match, recipe, make_database(server, recipe.name), extent)
+        try:
+            python = extent.environment(recipe) if recipe is BUILDGRID else installed(recipe)
+            database = make_database(server, recipe.name)
+            peer = stack.enter_context(a_peer(python, recipe, database, jobs=extent.jobs))
+            match.contenders[recipe.name] = peer
+        except PeerUnavailable as error:
+            match.missing[recipe.name] = str(error)
     gc.collect()
     gc.freeze()  # what the benchmark itself keeps is not for the commit to sweep
     match.play(BATCH, WARM)
@@ -123,16 +134,6 @@ def _measure(stack: ExitStack, extent: Extent) -> tuple[Figures, Mapping[str, st
     grown = zip(("rows", "wal_bytes"), _written(yard.engine), written, strict=True)
     per_lease = {f"{name}_per_lease": (now - then) / leases for name, now, then in grown}
     return {**figures_of(match.rounds), **per_lease}, match.missing
-
-
-def _invite(
-    stack: ExitStack, match: Match, recipe: Recipe, database: sa.URL, extent: Extent
-) -> None:
-    try:
-        peer = stack.enter_context(a_peer(recipe, database, jobs=extent.jobs))
-        match.contenders[recipe.name] = peer
-    except PeerUnavailable as error:
-        match.missing[recipe.name] = str(error)
 
 
 def _written(engine: sa.Engine) -> tuple[int, int]:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import venv
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter, process_time
@@ -134,13 +134,12 @@ def server_seconds(process_id: int) -> float:
 
 
 @contextmanager
-def a_peer(recipe: Recipe, database: sa.URL, *, jobs: int) -> Iterator[Peer]:
-    """Install a peer, start its program on an empty database, and end it afterwards.
+def a_peer(python: Path, recipe: Recipe, database: sa.URL, *, jobs: int) -> Iterator[Peer]:
+    """Start the program of a peer on an empty database, and end it afterwards.
 
     Raises:
-        PeerUnavailable: one of the two did not work.
+        PeerUnavailable: it does not start.
     """
-    python = _installed(recipe)
     address = database.set(drivername="postgresql").render_as_string(hide_password=False)
     module = f"benchmarks.peers.{recipe.name}"
     process = subprocess.Popen(
@@ -157,24 +156,47 @@ def a_peer(recipe: Recipe, database: sa.URL, *, jobs: int) -> Iterator[Peer]:
         process.communicate()
 
 
-def _installed(recipe: Recipe) -> Path:
-    """Make its environment from the package index that pip is configured for, or find it."""
-    folder = Path(tempfile.gettempdir()) / f"forgeyard-peer-{recipe.name}"
-    python = folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
-    wanted, complete = " ".join(recipe.packages), folder / "installed.txt"
-    if complete.exists() and complete.read_text() == wanted:
-        return python
+def found(recipe: Recipe) -> Path:
+    """Find the environment of a peer that was installed before.
+
+    Raises:
+        PeerUnavailable: it was not.
+    """
+    folder = _folder(recipe)
+    complete = folder / "installed.txt"
+    if complete.exists() and complete.read_text() == " ".join(recipe.packages):
+        return _python(folder)
+    raise PeerUnavailable(f"{recipe.name} is not installed yet")
+
+
+def installed(recipe: Recipe) -> Path:
+    """Find its environment, or make it from the package index that pip is configured for.
+
+    Raises:
+        PeerUnavailable: it cannot be installed.
+    """
+    with suppress(PeerUnavailable):
+        return found(recipe)
+    folder = _folder(recipe)
     try:
         venv.create(folder, with_pip=True, clear=True)
-        command = [python, "-m", "pip", "install", "--quiet", "--upgrade", *recipe.packages]
+        command = [_python(folder), "-m", "pip", "install", "--quiet", *recipe.packages]
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS)
     except (OSError, subprocess.SubprocessError) as error:
         raise PeerUnavailable(f"{recipe.name} cannot be installed: {error}") from error
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
         raise PeerUnavailable(f"{recipe.name} cannot be installed: {last}")
-    complete.write_text(wanted)
-    return python
+    (folder / "installed.txt").write_text(" ".join(recipe.packages))
+    return found(recipe)
+
+
+def _folder(recipe: Recipe) -> Path:
+    return Path(tempfile.gettempdir()) / f"forgeyard-peer-{recipe.name}"
+
+
+def _python(folder: Path) -> Path:
+    return folder / ("Scripts" if sys.platform == "win32" else "bin") / "python"
 
 
 def _said(process: "subprocess.Popen[str]") -> dict[str, float | int]:

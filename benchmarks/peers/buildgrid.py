@@ -26,7 +26,7 @@ QUEUED = 2
 
 async def main(address: str, jobs: int) -> None:
     """Fill its tables with bots and queued jobs, and let it assign."""
-    provider = SqlProvider(connection_string=address.replace("postgresql:", "postgresql+psycopg:"))
+    provider = SqlProvider(connection_string=address)
     scheduler = Scheduler(provider, LRUMemoryCache(1 << 20), property_set=DynamicPropertySet())
     with provider.session() as session:
         Base.metadata.create_all(session.connection())

@@ -15,6 +15,7 @@ from forgeyard.model.equipment import NO_EQUIPMENT, Equipment, EquipmentRequirem
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
+from forgeyard.scheduler.devices import ALL_FREE, Held
 from forgeyard.scheduler.gates import Gates
 from forgeyard.scheduler.grant import (
     Granted,
@@ -50,6 +51,7 @@ from forgeyard.store.plans import PlanSaved, save_plan
 __all__ = ["CommitOutcome", "PlanSaved", "commit_cycle", "save_plan"]
 
 _placements, _runners = tables.placements, tables.runners
+NOTHING = Equipment()
 _LACKING = (Verdict.NO_CAPACITY, Verdict.RUNNER_UNAVAILABLE)
 """Verdicts that another candidate could change."""
 
@@ -283,10 +285,11 @@ def _runner_standings(
     held = devices.held_on(connection, asked) if asked else {}
     percent = policy.overcommit.cpu_percent
     return {
-        runner_id: replace(
-            _runner_standing(row, cpu_percent=percent),
-            equipment=equipment.get(runner_id, Equipment()),
-            held=held.get(runner_id, {}),
+        runner_id: _runner_standing(
+            row,
+            cpu_percent=percent,
+            equipment=equipment.get(runner_id, NOTHING),
+            held=held.get(runner_id, ALL_FREE),
         )
         for runner_id, row in runners.items()
     }
@@ -298,7 +301,9 @@ def _job_standing(row: Row) -> JobStanding:
     return JobStanding.ELIGIBLE if row["state"] == JobState.ELIGIBLE else JobStanding.GONE
 
 
-def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
+def _runner_standing(
+    row: Row, *, cpu_percent: int, equipment: Equipment, held: Held
+) -> RunnerStanding:
     takes_work = row["state"] == RunnerState.ONLINE and row["session_id"] is not None
     total, headroom = resources_of(row, "total_"), resources_of(row, "headroom_")
     room = allocatable(total, headroom, cpu_percent=cpu_percent)
@@ -306,4 +311,6 @@ def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
         schedulable=takes_work and not row["suspect"],
         free=room.minus(resources_of(row, "reserved_")),
         pool_id=row["pool_id"],
+        equipment=equipment,
+        held=held,
     )

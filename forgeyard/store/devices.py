@@ -5,6 +5,7 @@ under that lock stands, and runner and device are had together or not at all (DE
 """
 
 from collections.abc import Collection
+from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -50,10 +51,16 @@ def equipment_of(connection: sa.Connection, runner_ids: Collection[str]) -> dict
     found: dict[str, Equipment] = {}
     for runner_id, report in connection.execute(query):
         try:
-            found[runner_id] = codec.decode(Capabilities, report).equipment
+            found[runner_id] = _equipment(report)
         except Corrupt:
             continue
     return found
+
+
+@lru_cache(maxsize=4096)
+def _equipment(report: str) -> Equipment:
+    """Read a report once; many runners send the same."""
+    return codec.decode(Capabilities, report).equipment
 
 
 def give_back(connection: sa.Connection, lease_id: str) -> None:
