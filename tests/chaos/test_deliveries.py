@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from activities import contracts
-from tests.chaos.cable import Cable
 from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until
+from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import SHUFFLED
 
@@ -19,25 +19,25 @@ pytestmark = pytest.mark.integration
 def test_an_offer_that_arrives_two_to_five_times_starts_one_process(
     plant: Plant, rounds: Rounds
 ) -> None:
-    cable = Cable(plant.agent_port)
-    plant.until_online(plant.start_agent(url=cable.url))
+    proxy = Proxy(target=plant.agent_port)
+    plant.until_online(plant.start_agent(url=proxy.url))
     for rng in rounds.of("the same offer arrived two to five times before it was accepted"):
-        demand_one_process(plant, rounds, rng, cable)
+        demand_one_process(plant, rounds, rng, proxy)
     plant.end_agents()
-    cable.close()
+    proxy.close()
 
 
-def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, cable: Cable) -> None:
+def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
     ran = plant.file(f"ran-{rng.random()}")
-    cable.keep_requests("/accept")
-    cable.count_answers('"offers":[{')
+    proxy.keep_requests("/accept")
+    proxy.count_answers('"offers":[{')
     run_id = plant.submit(job=a_job(f"echo $$ >> {ran}; sleep 0.3"))
     times = rng.randint(2, 5)
-    until(lambda: cable.count >= times, or_say=lambda: f"{cable.count} offers")
+    until(lambda: proxy.counts["counted"] >= times, or_say=lambda: f"{proxy.counts} offers")
     (lease,) = plant.leases(run_id)
-    if cable.held.is_set() and lease["state"] == "offered":
+    if proxy.held.is_set() and lease["state"] == "offered":
         rounds.hit()
-    cable.release()
+    proxy.clear()
     plant.until_state(run_id, "succeeded")
     assert len(ran.read_text().split()) == 1
     assert len(plant.leases(run_id)) == 1
