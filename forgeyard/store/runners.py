@@ -21,7 +21,7 @@ from forgeyard.model.protocol import (
     Registered,
 )
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
-from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
+from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import changes, codec, fence, generations, liveness, repair, reports, tables
@@ -284,17 +284,24 @@ def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) ->
 
 
 def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
-    """End the sessions that were not heard of for too long, although they could have been.
+    """Give silent runners no more work, and end those of their sessions that hold no lease.
 
-    Their leases expire by their own clocks: an agent may renew them while its heartbeats fail.
+    A lease lives by its own clock, and an agent may come back in time to go on with it: until then
+    its session stays open, however long it is silent.
     """
     now = database_now(connection)
     if liveness.renewals_are_out(connection, now=now, policy=policy):
         return 0
     limit = now - policy.lease.session_silence
+    offline = _runners.c.state == RunnerState.OFFLINE.value
     query = (
         sa.select(_sessions.c.runner_id, _sessions.c.session_id)
-        .where(_sessions.c.state == SessionState.OPEN.value, _sessions.c.last_seen_at < limit)
+        .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+        .where(
+            _sessions.c.state == SessionState.OPEN.value,
+            _sessions.c.last_seen_at < limit,
+            ~sa.and_(offline, _holds_lease(_sessions.c.session_id, now=now)),
+        )
         .order_by(_sessions.c.last_seen_at)
         .limit(LOSSES_PER_CALL)
     )
@@ -318,13 +325,25 @@ def _lose(
     limit = now - policy.lease.session_silence
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
-    reason = "its agent was silent for too long"
-    lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
+    reason, lost = "its agent was silent for too long", False
+    waits = connection.execute(sa.select(_holds_lease(session_id, now=now))).scalar_one()
+    if not waits:
+        lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
-        offline, lease = RunnerState.OFFLINE, policy.lease
-        penalise(connection, runner_id, points=DISCONNECT, now=now, policy=lease)
-        _change(connection, runner, offline, reason=reason, now=now, session_id=None)
+        if runner["state"] != RunnerState.OFFLINE:
+            penalise(connection, runner_id, points=DISCONNECT, now=now, policy=policy.lease)
+        kept = {} if waits else {"session_id": None}
+        _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, **kept)
     return int(lost)
+
+
+def _holds_lease(session_id: str | sa.ColumnElement[str], *, now: int) -> sa.ColumnElement[bool]:
+    """Tell whether an accepted lease of a session is alive, so that its agent may yet come back."""
+    return sa.exists().where(
+        _leases.c.session_id == session_id,
+        _leases.c.state == LeaseState.ACTIVE.value,
+        _leases.c.expires_at + _leases.c.grace_ms >= now,
+    )
 
 
 def drain(

@@ -129,16 +129,26 @@ class Plant:
             self.temporal.start()
         self.until_ready()
 
-    def start_worker(self, *, name: str = "worker", **fault: Any) -> Process:
+    def start_worker(
+        self, *, name: str = "worker", settings: Mapping[str, str] = {}, **fault: Any
+    ) -> Process:
         """Start a worker: the product's command, or a stand-in under another policy."""
-        return self._start_part("worker", name, fault)
+        return self._start_part("worker", name, settings, fault)
 
-    def start_api(self, **fault: Any) -> Process:
-        """Start the API."""
-        return self._start_part("api", "api", fault)
+    def start_api(
+        self, *, name: str = "api", settings: Mapping[str, str] = {}, **fault: Any
+    ) -> Process:
+        """Start an API."""
+        return self._start_part("api", name, settings, fault)
 
     def start_agent(
-        self, name: str = "", *, url: str = "", jobs: int = 8, labels: Mapping[str, str] = {}
+        self,
+        name: str = "",
+        *,
+        url: str = "",
+        jobs: int = 8,
+        labels: Mapping[str, str] = {},
+        **fault: Any,
     ) -> Process:
         """Start an agent that registers by this name, or by a fresh one."""
         self.agent_names += not name
@@ -146,9 +156,11 @@ class Plant:
         url = url or f"http://127.0.0.1:{self.agent_port}"
         work_dir = self.folder / "agents" / name
         join = ("agent", "--join", url, "--token-file", str(self._token_file))
+        command = (*join, "--name", name, "--work-dir", str(work_dir))
+        order = {"part": "agent", "arguments": command, **fault}
         return self._open(
             name,
-            (*_forgeyard(), *join, "--name", name, "--work-dir", str(work_dir)),
+            _stand_in(order) if fault else (*_forgeyard(), *command),
             FORGEYARD_AGENT__JOBS=str(jobs),
             FORGEYARD_AGENT__LABELS=json.dumps(dict(labels)),
             FORGEYARD_AGENT__HEADROOM_MEMORY="0",
@@ -178,7 +190,8 @@ class Plant:
 
     def end_agents(self) -> None:
         """End every agent and whatever its jobs left."""
-        for process in [p for p in self.processes.values() if p.name not in ("worker", "api")]:
+        kept = ("worker", "api")
+        for process in [each for each in self.processes.values() if each.name not in kept]:
             process.end(signal.SIGINT)
             del self.processes[process.name]
 
@@ -191,13 +204,13 @@ class Plant:
         self.http.close()
         self.engine.dispose()
 
-    def _start_part(self, part: str, name: str, fault: Mapping[str, Any]) -> Process:
+    def _start_part(
+        self, part: str, name: str, settings: Mapping[str, str], fault: Mapping[str, Any]
+    ) -> Process:
         if self.policy == DEFAULT and not fault:
-            return self._open(name, (*_forgeyard(), part))
-        usual = {"fault": None, "victims": (), "standby": False}
-        order = json.dumps({"part": part, "policy": asdict(self.policy), **usual, **fault})
-        script = (sys.executable, str(Path(standin.__file__)), order)
-        return self._open(name, script, PYTHONPATH=str(ROOT))
+            return self._open(name, (*_forgeyard(), part), **settings)
+        order = {"part": part, "policy": asdict(self.policy), **fault}
+        return self._open(name, _stand_in(order), **settings)
 
     def _open(self, name: str, command: Sequence[str], **extra: str) -> Process:
         log = self.folder / f"{name}.log"
@@ -220,6 +233,7 @@ class Plant:
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         return {
             **kept,
+            "PYTHONPATH": str(ROOT),
             "FORGEYARD_DATA_DIR": str(self.folder / "data"),
             "FORGEYARD_STORE__URL": self.url,
             "FORGEYARD_TEMPORAL__ADDRESS": self.temporal.address,
@@ -462,6 +476,10 @@ def running(plant: Plant) -> Iterator[Plant]:
         yield plant
     finally:
         plant.close()
+
+
+def _stand_in(order: Mapping[str, Any]) -> tuple[str, ...]:
+    return (sys.executable, str(Path(standin.__file__)), json.dumps(order))
 
 
 def _forgeyard() -> tuple[str, ...]:
