@@ -85,11 +85,12 @@ def postgresql_server() -> Iterator[sa.URL]:
 def _make_fast(url: sa.URL) -> None:
     """Trade the durability that no test looks at for speed."""
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-        _administer(url, f"ALTER SYSTEM SET {setting} = off")
-    _administer(url, "SELECT pg_reload_conf()")
+        administer(url, f"ALTER SYSTEM SET {setting} = off")
+    administer(url, "SELECT pg_reload_conf()")
 
 
-def _administer(url: sa.URL, *statements: str) -> None:
+def administer(url: sa.URL, *statements: str) -> None:
+    """Run statements outside of any transaction."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
         for statement in statements:
@@ -108,15 +109,16 @@ def _text(url: sa.URL) -> str:
 
 
 @contextmanager
-def postgresql_database(server: sa.URL, name: str) -> Iterator[str]:
+def postgresql_database(server: sa.URL, name: str, *, tablespace: str = "") -> Iterator[str]:
     """Make a migrated database that goes away again."""
     name = f"forgeyard_{name}_{os.getpid()}"
     drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
-    _administer(server, drop, f"CREATE DATABASE {name}")
+    where = f" TABLESPACE {tablespace}" if tablespace else ""
+    administer(server, drop, f"CREATE DATABASE {name}{where}")
     url = _text(server.set(database=name))
     _migrated(url)
     yield url
-    _administer(server, drop)
+    administer(server, drop)
 
 
 @pytest.fixture(scope="session")
@@ -168,7 +170,7 @@ def sqlite_url(sqlite_template: Path) -> str:
 @pytest.fixture
 def postgresql_url(_shared_postgresql_url: str) -> str:
     """Give a migrated PostgreSQL database without rows; emptying is faster than copying."""
-    _administer(sa.make_url(_shared_postgresql_url), *_EMPTY)
+    administer(sa.make_url(_shared_postgresql_url), *_EMPTY)
     return _shared_postgresql_url
 
 

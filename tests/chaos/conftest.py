@@ -13,6 +13,10 @@ from tests.chaos.plant import Plant, running
 from tests.chaos.rounds import Rounds
 from tests.conftest import FAULT
 
+ON_POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True, scope="module")
+ON_SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True, scope="module")
+"""Marks for modules whose fault has nothing to do with which database there is."""
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(

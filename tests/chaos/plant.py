@@ -178,6 +178,10 @@ class Plant:
             or_say=lambda: f"not online: {names}\n{self.tails()}",
         )
 
+    def until_offline(self, agent: Process) -> None:
+        """Wait until an agent is not given work any more."""
+        until(lambda: self.runner(agent.name)["state"] == "offline", or_say=self.tails)
+
     def until_ready(self) -> None:
         """Wait until the API answers."""
 
@@ -190,10 +194,12 @@ class Plant:
 
     def end_agents(self) -> None:
         """End every agent and whatever its jobs left."""
-        kept = ("worker", "api")
-        for process in [each for each in self.processes.values() if each.name not in kept]:
-            process.end(signal.SIGINT)
-            del self.processes[process.name]
+        for name in self.agents():
+            self.processes.pop(name).end(signal.SIGINT)
+
+    def agents(self) -> Sequence[str]:
+        """Name the agents that were started."""
+        return [name for name in self.processes if name not in ("worker", "api")]
 
     def close(self) -> None:
         """End everything."""
@@ -250,29 +256,28 @@ class Plant:
 
     def submit(self, *, name: str = "chaos", **jobs: Mapping[str, object]) -> str:
         """Submit a run over HTTP; return its id."""
-        document = {"name": name, "jobs": {key.replace("_", "-"): job for key, job in jobs.items()}}
-        answer = self._post(document)
+        answer = self.offer(name=name, **jobs)
         answer.raise_for_status()
         return str(answer.json()["run_id"])
 
-    def _post(self, document: Mapping[str, object]) -> httpx.Response:
-        return self.http.post(
-            "/v1/runs",
-            json={"document": document, "submitted_by": "chaos"},
-            headers={"authorization": f"Bearer {self._token_file.read_text().strip()}"},
-            timeout=30,
-        )
+    def offer(self, *, name: str = "chaos", **jobs: Mapping[str, object]) -> httpx.Response:
+        """Submit a run over HTTP, whatever the answer."""
+        document = {"name": name, "jobs": {key.replace("_", "-"): job for key, job in jobs.items()}}
+        return self._post("/v1/runs", {"document": document, "submitted_by": "chaos"})
+
+    def order(self, path: str, body: Mapping[str, object]) -> None:
+        """Do over HTTP what an operator does."""
+        self._post(path, body).raise_for_status()
+
+    def _post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self._token_file.read_text().strip()}"}
+        return self.http.post(path, json=body, headers=headers, timeout=30)
 
     def file(self, name: str) -> Path:
         """Name a file that jobs and tests both see."""
         path = self.folder / "shared" / name
         path.parent.mkdir(exist_ok=True)
         return path
-
-    def submission_status(self, script: str) -> int:
-        """Try to submit a run; return the HTTP status of the answer."""
-        answer = self._post({"name": "refused", "jobs": {"job": a_job(script)}})
-        return answer.status_code
 
     # What is so
 
@@ -300,6 +305,12 @@ class Plant:
         """Read how the attempts of a job stand, oldest first."""
         return [row["state"] for row in self.attempts(run_id) if row["job"] == job]
 
+    def job_state(self, run_id: str, job: str) -> str:
+        """Read the state of a job."""
+        jobs = tables.jobs
+        query = sa.select(jobs.c.state).where(jobs.c.run_id == run_id, jobs.c.name == job)
+        return str(self.rows(query)[0]["state"])
+
     def leases(self, run_id: str) -> list[dict[str, Any]]:
         """Read a run's leases."""
         leases, jobs = tables.leases, tables.jobs
@@ -317,6 +328,16 @@ class Plant:
         waiting = outbox.c.delivered_at.is_(None)
         rows = self.rows(sa.select(outbox).where(outbox.c.stream.in_(ids), waiting))
         return [row for row in rows if kind in ("", row["kind"])]
+
+    def gaps(self) -> int:
+        """Count the outages of ours that were bridged so far."""
+        query = sa.select(sa.func.coalesce(sa.func.sum(tables.liveness.c.gaps), 0).label("gaps"))
+        return int(self.rows(query)[0]["gaps"])
+
+    def runner(self, name: str) -> dict[str, Any]:
+        """Read the row of a runner."""
+        (row,) = self.rows(sa.select(tables.runners).where(tables.runners.c.name == name))
+        return row
 
     def audited(self, action: str, lease_id: str) -> list[str]:
         """Read what the audit trail says of a lease."""
@@ -461,6 +482,18 @@ def a_job(script: str, **more: object) -> dict[str, object]:
 FAILS_ONCE: Final = a_job(
     "[ $FORGEYARD_ATTEMPT -ge 2 ]", retry={"max-attempts": 2, "on": ["user_command"]}
 )
+
+
+def works_until(gate: Path, beat: Path) -> str:
+    """Write a script that touches a file of its attempt ten times a second until another is there.
+
+    `BEAT-N.began` tells when attempt N began, `BEAT-N` when it was last at work.
+    """
+    mine = f"{beat}-$FORGEYARD_ATTEMPT"
+    return (
+        f"touch {mine} {mine}.began\ni=0\n"
+        f"while [ ! -e {gate} ] && [ $i -lt 900 ]; do touch {mine}; sleep 0.1; i=$((i+1)); done"
+    )
 
 
 def lives(pid: int) -> bool:

@@ -36,6 +36,8 @@ from worker.main import run_worker
 
 AFTER_PLAN, INSIDE_COMMIT, AFTER_COMMIT = "after_plan", "inside_commit", "after_commit"
 SHUFFLED, TALLIED = "shuffled", "tallied"
+_struck: "list[Order]" = []
+"""Whose moment has come; numbers of the dead may be another's by the next time."""
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
 
 
@@ -97,10 +99,11 @@ def skew(by: timedelta) -> None:
 
 
 def strike(order: Order) -> None:
-    """Kill the victims as if the power went, and unless it survives this process, too."""
-    for pid in order.victims:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """Kill the victims, once, as if the power went, and this process unless it survives."""
+    victims = () if _struck else order.victims
+    _struck.append(order)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
     if not order.survives:
         os.kill(os.getpid(), signal.SIGKILL)
 

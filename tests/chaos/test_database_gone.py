@@ -7,11 +7,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-import sqlalchemy as sa
 
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
 from forgeyard.model.units import Millis
-from forgeyard.store import tables
 from tests.chaos.outage import FrozenServer, KilledServer, LockedFile, Outage, own_postgresql
 from tests.chaos.plant import Plant, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
@@ -80,12 +78,6 @@ def outage(gone: tuple[str, Outage]) -> Outage:
     return gone[1]
 
 
-def gaps(plant: Plant) -> int:
-    """Count the outages that were bridged so far."""
-    query = sa.select(sa.func.coalesce(sa.func.sum(tables.liveness.c.gaps), 0).label("gaps"))
-    return int(plant.rows(query)[0]["gaps"])
-
-
 @pytest.mark.requirement("RCN-020", "ACC-029")
 def test_while_the_database_is_gone_jobs_go_on_and_nothing_is_placed_or_lost(
     plant: Plant, rounds: Rounds, outage: Outage, outage_s: float
@@ -108,7 +100,7 @@ def demand_nothing_placed_or_lost(
         waits=a_job("true", requires={"labels": label}),
     )
     plant.until_running(run_id, "ends", "lasts")
-    before = gaps(plant)
+    before = plant.gaps()
     time.sleep(rng.uniform(0, 2))
     outage.begin()
     begun = time.time()
@@ -128,5 +120,5 @@ def demand_nothing_placed_or_lost(
     offered = [lease["offered_at"] / 1_000 for lease in plant.leases(run_id)]
     assert not [at for at in offered if begun <= at <= back]
     # The run may be over before the next beat, which comes every five seconds.
-    until(lambda: gaps(plant) > before, within_s=20, or_say=plant.tails)
+    until(lambda: plant.gaps() > before, within_s=20, or_say=plant.tails)
     rounds.hit()
