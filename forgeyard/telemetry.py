@@ -50,6 +50,11 @@ CONFLICTS = Counter(
     ("verdict",),
     registry=REGISTRY,
 )
+TURNED_AWAY = Counter(
+    "forgeyard_api_turned_away",
+    "Requests that were answered 503 because too many were being answered already.",
+    registry=REGISTRY,
+)
 PREEMPTIONS = Counter(
     "forgeyard_scheduler_preemptions",
     "Jobs that were stopped to make room for an urgent one.",

@@ -46,6 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos")
     group.addoption("--chaos-seed", type=int, default=1, help="draws the moments of the faults")
     group.addoption("--chaos-rounds", type=int, default=1, help="how often to repeat each fault")
+    group.addoption("--chaos-agents", type=int, default=200, help="how many agents reconnect")
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
 
 

@@ -41,7 +41,7 @@ DEFAULT: Final = SchedulingPolicy()
 def until(
     holds: Callable[[], object],
     *,
-    within_s: float = 40.0,
+    within_s: float = 90.0,
     every_s: float = 0.05,
     or_say: Callable[[], object] = lambda: "it did not come to be",
 ) -> None:
@@ -249,6 +249,11 @@ class Plant:
         }
 
     @property
+    def token(self) -> str:
+        """Give the secret that people and agents present."""
+        return self._token_file.read_text().strip()
+
+    @property
     def _token_file(self) -> Path:
         return self.folder / "data" / "token"
 
@@ -270,7 +275,7 @@ class Plant:
         self._post(path, body).raise_for_status()
 
     def _post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
-        headers = {"authorization": f"Bearer {self._token_file.read_text().strip()}"}
+        headers = {"authorization": f"Bearer {self.token}"}
         return self.http.post(path, json=body, headers=headers, timeout=30)
 
     def file(self, name: str) -> Path:
@@ -347,7 +352,7 @@ class Plant:
         )
         return [row["detail"] for row in self.rows(query)]
 
-    def until_state(self, run_id: str, state: str, *, within_s: float = 60.0) -> None:
+    def until_state(self, run_id: str, state: str, *, within_s: float = 120.0) -> None:
         """Wait until a run is in a state."""
         until(
             lambda: self.run_state(run_id) == state,
@@ -366,7 +371,7 @@ class Plant:
         """Insist on what must hold at any moment."""
         assert not violations(self.engine, of=ALWAYS)
 
-    def demand_rest(self, *, within_s: float = 40.0) -> None:
+    def demand_rest(self, *, within_s: float = 90.0) -> None:
         """Insist that everything comes to rest, and on what must hold then."""
         until(
             lambda: not violations(self.engine, of=AT_REST),

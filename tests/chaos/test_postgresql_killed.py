@@ -34,10 +34,11 @@ def database(gone: tuple[str, KilledServer]) -> str:
     return gone[0]
 
 
-@pytest.fixture(scope="module")
-def outage(gone: tuple[str, KilledServer]) -> KilledServer:
-    """Give the way to take it away."""
-    return gone[1]
+@pytest.fixture
+def outage(gone: tuple[str, KilledServer]) -> Iterator[KilledServer]:
+    """Give the way to take it away; it is back afterwards, also after a failure."""
+    yield gone[1]
+    gone[1].end()
 
 
 @pytest.mark.requirement("RCN-019", "INV-022", "GAT-002")
