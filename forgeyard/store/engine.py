@@ -23,6 +23,14 @@ from forgeyard.errors import AccountingCorrupt, StoreUnavailable
 _WRITE = "forgeyard_write"
 # Threads of one process take turns here: SQLite's own waiting backs off for seconds under load.
 _TURN = "forgeyard_turn"
+_NETWORK = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""A network that swallows everything is noticed in seconds; by itself TCP takes a quarter hour."""
 _Turn: TypeAlias = AbstractContextManager[object]
 
 
@@ -65,7 +73,7 @@ def open_engine(url: str, config: StoreConfig) -> sa.Engine:
         max_overflow=0,
         pool_timeout=config.lock_timeout_ms / 1000,
         pool_pre_ping=True,
-        connect_args={"options": limits, "connect_timeout": 5},
+        connect_args={"options": limits, **_NETWORK},
     )
 
 

@@ -3,11 +3,12 @@
 import re
 import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 
+from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from tests.chaos.plant import Plant, running
 from tests.chaos.rounds import Rounds
@@ -32,7 +33,8 @@ def pytest_runtest_makereport(
         report.sections.append(("replay with", rounds.replay()))
     if report.failed and isinstance(plant, Plant):
         report.sections.append(("logs of the plant", plant.tails(40)))
-        report.sections.append(("history", plant.story()))
+        with suppress(StoreUnavailable):
+            report.sections.append(("history", plant.story()))
     return report
 
 

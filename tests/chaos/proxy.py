@@ -81,6 +81,8 @@ class Proxy:
     """Carries TCP from a port of its own to a port, or a Unix socket, of this machine."""
 
     target: int | Path
+    host: str = "127.0.0.1"
+    """The address on which it listens."""
     seed: int = 1
     weather: Weather = Weather()
     counts: Counter[str] = field(default_factory=Counter)
@@ -97,7 +99,7 @@ class Proxy:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        listener = socket.create_server((self.host, 0), backlog=2048)
         self._port = int(listener.getsockname()[1])
         self._server = self._do(asyncio.start_server(self._serve, sock=listener))
 

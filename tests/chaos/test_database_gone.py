@@ -1,4 +1,4 @@
-"""The database is gone for longer than leases and sessions live: an outage of ours, not theirs."""
+"""F7: the database is gone for longer than leases live: an outage of ours, not of runners."""
 
 import shutil
 import time
@@ -7,11 +7,20 @@ from pathlib import Path
 from random import Random
 
 import pytest
+import sqlalchemy as sa
 
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
 from forgeyard.model.units import Millis
-from tests.chaos.outage import FrozenServer, KilledServer, LockedFile, Outage, own_postgresql
+from tests.chaos.outage import (
+    CutNetwork,
+    KilledServer,
+    LockedFile,
+    Outage,
+    own_postgresql,
+    socket_of,
+)
 from tests.chaos.plant import Plant, a_job, until, waits_for
+from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.conftest import postgresql_database
 
@@ -47,7 +56,7 @@ def policy(outage_s: float) -> SchedulingPolicy:
     return SchedulingPolicy(lease=lease, sweep=sweep)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql-killed", "postgresql-frozen"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql-killed", "postgresql-cut-off"])
 def gone(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -60,10 +69,19 @@ def gone(
         yield f"sqlite:///{path}", LockedFile(path=path)
         return
     with own_postgresql() as (server, url), postgresql_database(url, "gone") as own_url:
-        kind = KilledServer if request.param == "postgresql-killed" else FrozenServer
-        outage = kind(server=server)
-        yield own_url, outage
-        outage.end()
+        if request.param == "postgresql-killed":
+            outage = KilledServer(server=server)
+            yield own_url, outage
+            outage.end()
+            return
+        with Proxy(target=socket_of(url)) as proxy:
+            yield through(proxy, own_url), CutNetwork(proxy=proxy)
+
+
+def through(proxy: Proxy, url: str) -> str:
+    """Reach a database by way of a proxy."""
+    near = sa.make_url(url).set(host="127.0.0.1", port=proxy.port, query={})
+    return near.render_as_string(hide_password=False)
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +132,7 @@ def demand_nothing_placed_or_lost(
         outage.end()
     second.touch()
     plant.until_state(run_id, "succeeded")
+    rounds.took("database back to run done", time.time() - back, goal_s=90)
     plant.demand_rest()
     assert back - begun >= outage_s
     assert [row["state"] for row in plant.attempts(run_id)] == ["succeeded"] * 3

@@ -4,9 +4,9 @@ import os
 import pwd
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -26,10 +26,11 @@ SIZE = 24 * 2**20
 PAGE = 4_096
 
 
-@contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
-    """Mount a disk of a few megabytes."""
-    folder.mkdir()
+@pytest.fixture(scope="module")
+def disk() -> Iterator[Path]:
+    """Mount a disk of a few megabytes, which PostgreSQL's own user reaches as well."""
+    folder = Path(tempfile.mkdtemp(prefix="forgeyard-chaos-disk-"))
+    folder.chmod(0o755)
     subprocess.run(
         ("mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=0777", "tmpfs", str(folder)),
         check=True,
@@ -39,13 +40,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
         yield folder
     finally:
         subprocess.run(("umount", "-l", str(folder)), check=True, timeout=10)
-
-
-@pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Give the disk on which the database lies."""
-    with small_disk(tmp_path_factory.mktemp("disk") / "small") as folder:
-        yield folder
+        folder.rmdir()
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
