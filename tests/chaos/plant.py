@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from activities import contracts
 from forgeyard.config import StoreConfig
+from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import tables
 from forgeyard.store.engine import open_engine, read
@@ -290,6 +291,14 @@ class Plant:
         """Read rows."""
         with read(self.engine) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+    def has_database(self) -> bool:
+        """Tell whether rows can be read."""
+        try:
+            self.gaps()
+        except StoreUnavailable:
+            return False
+        return True
 
     def run_state(self, run_id: str) -> str:
         """Read the state of a run."""

@@ -76,7 +76,7 @@ def test_a_statement_gives_up_when_the_network_swallows_it(house: str, postgresq
         engine.dispose()
     finally:
         carrier.kill()
-        carrier.wait()
+        carrier.communicate()
 
 
 def ask(engine: sa.Engine) -> None:
