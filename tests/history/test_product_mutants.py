@@ -1,6 +1,6 @@
 """Breaks one thing in the product, lets it run on real SQL, and sees the checker complain.
 
-Where two defences stand behind each other, the first line of a test takes away both.
+Where several defences stand behind each other, a test takes away all of them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -102,13 +102,13 @@ def test_no_fence_at_all(desk: Desk, broken: Complaints, monkeypatch: pytest.Mon
     assert broken.found() == {"only_what_was_foreseen_is_refused"}
 
 
-def test_no_fence_and_no_table(
+def test_no_fence_no_table_and_no_order_of_phases(
     desk: Desk, broken: Complaints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lease = lapsed(desk)
     monkeypatch.setattr(fence, "staleness", lambda *_: None)
     monkeypatch.setattr(changes, "check", lambda *_: None)
     monkeypatch.setattr(leases.phases, "advance", lambda _, held, *__, **___: held)
-    lease = lapsed(desk)
     assert desk.cycle().granted == 1
     assert not isinstance(desk.accept(lease), leases.Refused)
     assert broken.found() == {"only_the_last_grant_is_accepted", *REGISTER}
