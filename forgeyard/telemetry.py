@@ -74,6 +74,18 @@ PLACEMENT_SCORE = Histogram(
     buckets=_SCORES,
     registry=REGISTRY,
 )
+PLACEMENT_LOCALITY = Histogram(
+    "forgeyard_scheduler_placement_locality_score",
+    "How near, out of 1000, the planned runner of each job with inputs is to them.",
+    buckets=_SCORES,
+    registry=REGISTRY,
+)
+LOCALITY = Counter(
+    "forgeyard_locality_archives",
+    "Archives that attempts needed, by kind (input, cache) and where they were: at_hand, fetched.",
+    ("kind", "where"),
+    registry=REGISTRY,
+)
 DISPATCH_FAILURES = Counter(
     "forgeyard_scheduler_lease_dispatch_failures",
     "Offers that no runner took up: rejected by its agent, or expired.",
