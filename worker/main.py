@@ -19,6 +19,7 @@ from forgeyard.config import Config
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
+from worker.sole import sole_scheduler
 from worker.wiring import Parts, build_worker, connect, own_runtime, register_search_attributes
 
 FIRST_RETRY_S: Final = 0.5
@@ -31,7 +32,11 @@ logger = logging.getLogger(__name__)
 async def run_worker(
     config: Config, stop: asyncio.Event, *, policy: SchedulingPolicy | None = None
 ) -> None:
-    """Serve until `stop` is set, connecting again whenever Temporal was away."""
+    """Serve until `stop` is set, connecting again whenever Temporal was away.
+
+    Raises:
+        Conflict: another worker uses the same SQLite file.
+    """
     engine = open_engine(config.database_url(), config.store)
     parts = Parts(
         storage=config.store.location(),
@@ -47,6 +52,7 @@ async def run_worker(
     runtime = own_runtime(metrics)
     try:
         with (
+            sole_scheduler(config.database_url()),
             telemetry.listening(metrics.host, metrics.worker_port),
             tracing.exported(spans.endpoint, ratio=spans.ratio, process="worker"),
         ):

@@ -91,10 +91,9 @@ def _count_archives(usage: Usage) -> None:
 
 
 @router.post("/renewals")
-def renew(message: Renew, deps: Deps) -> RenewAnswer:
+async def renew(message: Renew, deps: Deps) -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
-    with write(deps.engine) as connection:
-        return leases.renew(connection, message, policy=deps.policy(connection).lease)
+    return await deps.keepalive.renew(message)
 
 
 def _run_of(connection: sa.Connection, lease_id: str) -> str:

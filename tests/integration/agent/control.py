@@ -21,6 +21,7 @@ from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
@@ -311,16 +312,18 @@ async def a_control(
             return dispatch.assignments(connection, session_ids, policy=policy.lease)
 
     reader = AssignmentReader(assignments, period_s=0.02)
+    policies = PolicyCache(policy)
     deps = ApiDependencies(
         engine=engine,
         blobs=FileBlobStore(folder / "blobs"),
         config=Config(data_dir=folder, limits=LIMITS, api=ApiConfig(long_poll_s=1)),
-        policies=PolicyCache(policy),
+        policies=policies,
         token=TOKEN,
         rng=RNG,
         kick=lambda: None,
         temporal_answers=_no,
         assignments=reader,
+        keepalive=keepalive(engine, policies, kick=lambda: None),
         figures=StoreFigures(engine, "default"),
     )
     stop = asyncio.Event()
