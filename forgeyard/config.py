@@ -266,7 +266,7 @@ class ClientConfig(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FORGEYARD_", frozen=True, extra="forbid")
 
     url: str = ""
-    """Empty means the system that runs in the data directory."""
+    """With commas between, if it has several; empty means the system of the data directory."""
     token: str = Field(default="", repr=False)
     token_file: str = ""
 

@@ -51,7 +51,7 @@ def demo(config: Config, *, keep: bool, plain: bool) -> int:
     with running(settings, agents=1, say=_say) as system:
         where = system.endpoints
         _say(f"Temporal Web UI: {where.ui_url}")
-        endpoint = Endpoint(url=where.api_url, token=settings.token_path().read_text().strip())
+        endpoint = Endpoint(urls=(where.api_url,), token=settings.token_path().read_text().strip())
         ui = f"{where.ui_url}/namespaces/{settings.temporal.namespace}"
         with Client(endpoint) as client:
             code = show(client, root, ui=ui, config=settings, plain=plain)
@@ -144,11 +144,13 @@ def api(config: Config) -> int:
     return asyncio.run(_until_signalled(lambda stop: serve(config, stop)))
 
 
-def agent(config: Config, *, url: str, token: str) -> int:
+def agent(config: Config, end: Endpoint) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
     from forgeyard.agent.loop import AgentSettings, serve
 
-    return serve(AgentSettings(url=url, token=token, config=config.agent, limits=config.limits))
+    return serve(
+        AgentSettings(urls=end.urls, token=end.token, config=config.agent, limits=config.limits)
+    )
 
 
 async def _until_signalled(run: Callable[[asyncio.Event], Awaitable[object]]) -> int:
