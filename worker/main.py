@@ -16,7 +16,9 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from activities import starts
 from forgeyard import telemetry, tracing
 from forgeyard.config import Config
+from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
 from worker.wiring import Parts, build_worker, connect, own_runtime, register_search_attributes
@@ -31,8 +33,14 @@ logger = logging.getLogger(__name__)
 async def run_worker(
     config: Config, stop: asyncio.Event, *, policy: SchedulingPolicy | None = None
 ) -> None:
-    """Serve until `stop` is set, connecting again whenever Temporal was away."""
+    """Serve until `stop` is set, connecting again whenever Temporal was away.
+
+    Raises:
+        SchemaMismatch: the database's schema is not for this release.
+    """
     engine = open_engine(config.database_url(), config.store)
+    with contextlib.suppress(StoreUnavailable):
+        migrate.demand_fit(engine)
     parts = Parts(
         storage=config.store.location(),
         engine=engine,

@@ -35,10 +35,10 @@ from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
 from forgeyard.config import Config
-from forgeyard.errors import PortTaken
+from forgeyard.errors import PortTaken, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
-from forgeyard.store import dispatch, liveness, outbox, readings
+from forgeyard.store import dispatch, liveness, migrate, outbox, readings
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine, read, write
 
@@ -72,12 +72,15 @@ async def serve(
 
     Raises:
         PortTaken: another program listens on one of the ports.
+        SchemaMismatch: the database's schema is not for this release.
     """
     public, agents = _bind(config.api.host, config.api.port, field="api.port"), None
     try:
         agents = _bind(config.api.agent_host, config.api.agent_port, field="api.agent_port")
         engine = open_engine(config.database_url(), config.store)
         try:
+            with contextlib.suppress(StoreUnavailable):
+                migrate.demand_fit(engine)
             temporal = client or await _lazy_client(config)
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())

@@ -144,6 +144,26 @@ def api(config: Config) -> int:
     return asyncio.run(_until_signalled(lambda stop: serve(config, stop)))
 
 
+def upgrade_database(config: Config) -> dict[str, str]:
+    """Bring the database to this release's schema; tell at which it is then."""
+    from forgeyard.store import migrate
+    from forgeyard.store.engine import open_engine
+
+    engine = open_engine(config.database_url(), config.store)
+    migrate.upgrade(engine)
+    return check_database(config)
+
+
+def check_database(config: Config) -> dict[str, str]:
+    """Insist that this release can work on the database; tell which schemas both have."""
+    from forgeyard.store import migrate
+    from forgeyard.store.engine import open_engine
+
+    engine = open_engine(config.database_url(), config.store)
+    migrate.demand_fit(engine)
+    return {"revision": str(migrate.current(engine)), "release": str(migrate.newest())}
+
+
 def agent(config: Config, end: Endpoint) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
     from forgeyard.agent.loop import AgentSettings, serve
