@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -69,6 +69,14 @@ class StoreConfig(Group):
     def location(self) -> Location:
         """Tell where it is."""
         return Location(site=self.site or None, region=self.region or None)
+
+
+class WorkerConfig(Group):
+    """Which build of the workers this is, where Temporal is to tell them apart."""
+
+    deployment: str = Field(default="forgeyard", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    build: str = Field(default="", pattern=r"^[A-Za-z0-9._+-]{0,64}$")
+    """Empty means that workers are all alike: each takes whatever there is to do."""
 
 
 class ApiConfig(Group):
@@ -227,9 +235,10 @@ class Config(BaseSettings):
 
     data_dir: Path = Path(".forgeyard")
     partition: str = "default"
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     temporal: TemporalConfig = TemporalConfig()
     store: StoreConfig = StoreConfig()
+    worker: WorkerConfig = WorkerConfig()
     api: ApiConfig = ApiConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()

@@ -21,7 +21,14 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
-from worker.wiring import Parts, build_worker, connect, own_runtime, register_search_attributes
+from worker.wiring import (
+    Parts,
+    build_worker,
+    connect,
+    own_runtime,
+    register_search_attributes,
+    version_of,
+)
 
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 10.0
@@ -48,6 +55,7 @@ async def run_worker(
         blobs=FileBlobStore(config.blob_dir()),
         retention=config.retention,
         sql_slots=max(1, config.store.pool - UNUSED_CONNECTIONS),
+        version=version_of(config.worker),
         # Tests and replay run in the sandbox; here it would cost a third of the worker's time.
         runner=UnsandboxedWorkflowRunner(),
     )
@@ -98,6 +106,14 @@ async def connected(
 async def serve(client: Client, partition: str, parts: Parts, stop: asyncio.Event) -> None:
     """Run one worker until `stop` is set or it breaks; guard upkeep meanwhile."""
     worker = build_worker(client, parts)
+    if parts.version is not None:
+        logger.info(
+            "serving what began on build %s, and what begins once it is current: temporal worker "
+            "deployment set-current-version --deployment-name %s --build-id %s",
+            parts.version.build_id,
+            parts.version.deployment_name,
+            parts.version.build_id,
+        )
     running = asyncio.create_task(worker.run())
     guard = asyncio.create_task(guard_upkeep(client, partition, parts, stop))
     stopped = asyncio.create_task(stop.wait())

@@ -6,6 +6,7 @@ Each import stands inside its function, so that `forgeyard run list` loads no da
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 DETACH_WITHIN_S = 90.0
 DOWN_WITHIN_S = 60.0
+OURS = ("forgeyard", "activities", "worker")
 
 
 def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
@@ -134,6 +136,7 @@ def worker(config: Config) -> int:
     """Run a Temporal worker until asked to stop."""
     from worker.main import run_worker
 
+    _log(config)
     return asyncio.run(_until_signalled(lambda stop: run_worker(config, stop)))
 
 
@@ -141,6 +144,7 @@ def api(config: Config) -> int:
     """Serve the public and the agent API until asked to stop."""
     from forgeyard.api.serve import serve
 
+    _log(config)
     return asyncio.run(_until_signalled(lambda stop: serve(config, stop)))
 
 
@@ -171,6 +175,13 @@ def agent(config: Config, end: Endpoint) -> int:
     return serve(
         AgentSettings(urls=end.urls, token=end.token, config=config.agent, limits=config.limits)
     )
+
+
+def _log(config: Config) -> None:
+    """Let our own parts say on stderr what they do, and everybody else what goes wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for part in OURS:
+        logging.getLogger(part).setLevel(config.log_level)
 
 
 async def _until_signalled(run: Callable[[asyncio.Event], Awaitable[object]]) -> int:

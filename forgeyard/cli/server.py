@@ -104,14 +104,26 @@ def demo(
     raise typer.Exit(processes.demo(settings(data_dir), keep=keep, plain=is_plain))
 
 
-def worker(data_dir: DataDir = None) -> None:
-    """Run one Temporal worker until asked to stop.
+def worker(
+    build: Annotated[
+        str,
+        typer.Option(
+            "--build",
+            help="Which build this is, if Temporal is to keep builds apart.",
+            metavar="ID",
+        ),
+    ] = "",
+    data_dir: DataDir = None,
+) -> None:
+    """Run one Temporal worker until asked to stop: TERM finishes what is under way.
 
     \b
-    Example:
+    Examples:
       FORGEYARD_STORE__URL=postgresql://db/forgeyard forgeyard worker
+      forgeyard worker --build 2026-12-01
     """
-    raise typer.Exit(processes.worker(settings(data_dir)))
+    chosen = {"build": build} if build else {}
+    raise typer.Exit(processes.worker(settings(data_dir, worker=chosen)))
 
 
 def api(data_dir: DataDir = None) -> None:
