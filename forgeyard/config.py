@@ -62,6 +62,8 @@ class StoreConfig(Group):
     busy_timeout_ms: int = Field(default=10_000, ge=0)
     statement_timeout_ms: int = Field(default=5_000, ge=0)
     lock_timeout_ms: int = Field(default=4_000, ge=0)
+    idle_timeout_ms: int = Field(default=10_000, ge=0)
+    """A process that freezes inside a transaction holds its locks no longer than so."""
     site: Word = ""
     """The rack, room or zone where sources, outputs and caches lie, in the words of the agents."""
     region: Word = ""

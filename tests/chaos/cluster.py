@@ -26,6 +26,8 @@ from tests.integration.temporal.server import free_port
 
 START_S = 150.0
 """How long the machine may take to start a process while many others run on it."""
+OPEN_RUNS = 3
+OPEN = ("queued", "running")
 FORGEYARD = (sys.executable, "-m", "forgeyard.cli.main")
 
 
@@ -36,7 +38,8 @@ class Cluster(Plant):
     ports: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def open_worker(self, name: str, **settings: str) -> Process:
-        """Start a worker of this name, under settings of its own."""
+        """Start a worker of this name, under settings of its own and with a log of its own."""
+        (self.folder / f"{name}.log").unlink(missing_ok=True)
         return self._open(name, (*FORGEYARD, "worker"), **settings)
 
     def open_api(self, name: str, **settings: str) -> Process:
@@ -93,6 +96,11 @@ class Cluster(Plant):
         urls = tuple(self.url_of(name) for name in names or self.ports)
         return Client(Endpoint(urls=urls, token=self._token_file.read_text().strip()))
 
+    def newest_lease(self) -> str:
+        """Name the lease that was granted last."""
+        newest = sa.select(sa.func.max(tables.leases.c.lease_id).label("lease_id"))
+        return str(self.rows(newest)[0]["lease_id"] or "")
+
     def end_agents(self) -> None:
         """End every agent and whatever its jobs left."""
         ours = [name for name in self.processes if not name.startswith(("worker", "api", "old"))]
@@ -119,7 +127,10 @@ class Cluster(Plant):
 
 @dataclass(kw_only=True)
 class Traffic:
-    """Runs of three jobs, submitted one after the other by clients that turn to who answers."""
+    """Runs of three jobs, submitted one after the other by clients that turn to who answers.
+
+    Each client has a few open at once, so that there is always work and never a long queue.
+    """
 
     cluster: Cluster
     rng: random.Random
@@ -132,21 +143,28 @@ class Traffic:
         """Submit until told to stop; note whatever an ordinary client could not get over."""
         try:
             with self.cluster.client() as client:
+                open_runs: list[str] = []
                 while not self.stop.wait(0.2):
-                    self._submit_one(client)
+                    open_runs = [one for one in open_runs if not self._is_over(client, one)]
+                    if len(open_runs) < OPEN_RUNS:
+                        open_runs.append(self._submit_one(client))
         except Exception as error:
             self.errors.append(repr(error))
 
-    def _submit_one(self, client: Client) -> None:
+    def _is_over(self, client: Client, run_id: str) -> bool:
+        answer = Patience(pause_s=0.2).ask(lambda: client.get(f"/v1/runs/{run_id}"))
+        return cast("Mapping[str, object]", answer)["state"] not in OPEN
+
+    def _submit_one(self, client: Client) -> str:
         began = time.monotonic()
         key = f"key-{self.rng.random()}"
         body = {"document": self._document(), "submitted_by": "chaos"}
         patience = Patience(patience_s=30.0, pause_s=0.2)
         answer = patience.ask(lambda: client.post("/v1/runs", body, idempotency_key=key))
         run_id = str(cast("Mapping[str, object]", answer)["run_id"])
-        patience.ask(lambda: client.get(f"/v1/runs/{run_id}"))
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
         self.runs.append(run_id)
+        return run_id
 
     def _document(self) -> dict[str, object]:
         tell = f"echo $FORGEYARD_JOB_ID >> {self._told}"
@@ -161,6 +179,17 @@ class Traffic:
     @property
     def _told(self) -> Path:
         return self.cluster.file("executed")
+
+    def until_flowing(self, *, more: int = 2) -> None:
+        """Wait until some more runs have been submitted and have ended."""
+        cluster, begun = self.cluster, len(self.runs)
+        until(
+            lambda: len(self.runs) >= begun + more or self.errors,
+            within_s=90,
+            or_say=cluster.tails,
+        )
+        assert not self.errors, self.errors
+        cluster.until_state(self.runs[begun], "succeeded", within_s=90)
 
     def demand_once_each(self) -> int:
         """Insist that every job was executed by one attempt, and no other; return how many."""
