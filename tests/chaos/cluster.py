@@ -94,7 +94,12 @@ class Cluster(Plant):
     def client(self, *names: str) -> Client:
         """Connect as the command line does, to these APIs or to all of them."""
         urls = tuple(self.url_of(name) for name in names or self.ports)
-        return Client(Endpoint(urls=urls, token=self._token_file.read_text().strip()))
+        return Client(Endpoint(urls=urls, token=self.token))
+
+    @property
+    def token(self) -> str:
+        """Tell the token that opens every API."""
+        return self._token_file.read_text().strip()
 
     def newest_lease(self) -> str:
         """Name the lease that was granted last."""
