@@ -34,6 +34,8 @@ GOES_ON: Final = "goes on after conflicts"
 EVENTS: Final = 900
 CYCLE_TIMEOUT: Final = timedelta(minutes=5)
 PEEK_TIMEOUT: Final = timedelta(seconds=5)
+ON_TO_THE_NEWEST: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+"""A run stays with the build it began on; where workers have builds, the next one begins anew."""
 
 
 @workflow.defn(name=contracts.SCHEDULER_LOOP)
@@ -65,7 +67,7 @@ class SchedulerLoop:
             self._show()
             _end_if_cancelled()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(self._state)
+        workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self) -> bool:
         info = workflow.info()
@@ -73,6 +75,7 @@ class SchedulerLoop:
             self._rounds >= self._state.rounds_per_run
             or info.get_current_history_length() >= EVENTS
             or info.is_continue_as_new_suggested()
+            or info.is_target_worker_deployment_version_changed()
         )
 
     async def _is_woken(self) -> bool:
