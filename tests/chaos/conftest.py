@@ -13,10 +13,10 @@ from forgeyard.model.policy import SchedulingPolicy
 from tests.chaos.plant import Plant, running
 from tests.chaos.rounds import Rounds
 from tests.conftest import FAULT
+from tests.history.checker import demand_consistent, summary
 
 ON_POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True, scope="module")
-ON_SQLITE = pytest.mark.parametrize("database", ["sqlite"], indirect=True, scope="module")
-"""Marks for modules whose fault has nothing to do with which database there is."""
+"""Marks modules whose fault has nothing to do with which database there is."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -102,8 +102,9 @@ def _plant(
 
 
 @pytest.fixture
-def plant(_plant: Plant) -> Iterator[Plant]:
-    """Run the module's plant, whole again and without agents."""
+def plant(_plant: Plant, record_property: Callable[[str, object], None]) -> Iterator[Plant]:
+    """Run the module's plant, whole again and without agents; check all that it ever recorded."""
     _plant.heal()
     yield _plant
     _plant.end_agents()
+    record_property("history checked", summary(demand_consistent(_plant.history)))

@@ -133,7 +133,7 @@ class Plant:
     def start_worker(
         self, *, name: str = "worker", settings: Mapping[str, str] = {}, **fault: Any
     ) -> Process:
-        """Start a worker: the product's command, or a stand-in under another policy."""
+        """Start a worker: a stand-in of the product's, which records what it does to leases."""
         return self._start_part("worker", name, settings, fault)
 
     def start_api(
@@ -191,7 +191,7 @@ class Plant:
                 return self.http.get("/readyz").is_success
             return False
 
-        until(answers, or_say=lambda: f"the API does not answer\n{self.tails()}")
+        until(answers, within_s=150, or_say=lambda: f"the API does not answer\n{self.tails()}")
 
     def end_agents(self) -> None:
         """End every agent and whatever its jobs left."""
@@ -200,7 +200,8 @@ class Plant:
 
     def agents(self) -> Sequence[str]:
         """Name the agents that were started."""
-        return [name for name in self.processes if name not in ("worker", "api")]
+        kept = ("worker", "api", "old")
+        return [name for name in self.processes if not name.startswith(kept)]
 
     def close(self) -> None:
         """End everything."""
@@ -214,10 +215,8 @@ class Plant:
     def _start_part(
         self, part: str, name: str, settings: Mapping[str, str], fault: Mapping[str, Any]
     ) -> Process:
-        if self.policy == DEFAULT and not fault:
-            return self._open(name, (*_forgeyard(), part), **settings)
-        order = {"part": part, "policy": asdict(self.policy), **fault}
-        return self._open(name, _stand_in(order), **settings)
+        usual = {"policy": asdict(self.policy), "history": str(self.history)}
+        return self._open(name, _stand_in({"part": part, **usual, **fault}), **settings)
 
     def _open(self, name: str, command: Sequence[str], **extra: str) -> Process:
         log = self.folder / f"{name}.log"
@@ -253,6 +252,10 @@ class Plant:
     def token(self) -> str:
         """Give the secret that people and agents present."""
         return self._token_file.read_text().strip()
+
+    def history(self) -> Path:
+        """Tell where every worker and API records what it does to leases."""
+        return self.folder / "history"
 
     @property
     def _token_file(self) -> Path:

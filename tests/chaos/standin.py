@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -19,6 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+import sqlalchemy as sa
 from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.client import Client
@@ -31,10 +33,13 @@ from forgeyard.api.serve import serve
 from forgeyard.cli.main import main as command_line
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import commit, grants
+from tests.history import recorder
 from worker import wiring
 from worker.main import run_worker
 
-AFTER_PLAN, INSIDE_COMMIT, AFTER_COMMIT = "after_plan", "inside_commit", "after_commit"
+AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
+BEFORE_COMMIT, WITHIN_COMMIT = "before_commit", "within_commit"
+KILLED_WITHIN_COMMIT = "killed_within_commit"
 SHUFFLED, TALLIED = "shuffled", "tallied"
 _struck: "list[Order]" = []
 """Whose moment has come; numbers of the dead may be another's by the next time."""
@@ -58,6 +63,8 @@ class Order:
     seed: int = 1
     standby: bool = False
     """Prepared, it begins only on SIGUSR1."""
+    history: str = ""
+    """A folder, where it records what it does to leases."""
     skew_s: float = 0.0
     """How far ahead of everybody else's its clock is."""
     arguments: tuple[str, ...] = ()
@@ -70,6 +77,8 @@ def main(order: Order) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     if order.skew_s:
         skew(timedelta(seconds=order.skew_s))
+    if order.history:
+        recorder.begin(Path(order.history), actor=order.part)
     if order.fault is not None:
         FAULTS[order.fault](order)
     if order.part == "agent":
@@ -122,7 +131,7 @@ def after_plan(order: Order) -> None:
     wiring.SchedulingActivities = Struck
 
 
-def inside_commit(order: Order) -> None:
+def killed_within_commit(order: Order) -> None:
     """Strike when grants are written, and their transaction has not been committed."""
     write = grants.write
 
@@ -161,6 +170,34 @@ def tallied(order: Order) -> None:
             return done
 
     wiring.SchedulingActivities = Tallied
+
+
+def sleepy(order: Order) -> None:
+    """Freeze once, in the first commit: before its transaction, or when all of it is written."""
+    here, woken = threading.local(), threading.Event()
+
+    def freeze() -> None:
+        if not woken.is_set():
+            woken.set()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    class Sleepy(SchedulingActivities):
+        @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
+        def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
+            if order.fault == BEFORE_COMMIT:
+                freeze()
+            here.is_commit = True
+            try:
+                return super().commit_cycle(request)
+            finally:
+                here.is_commit = False
+
+    @sa.event.listens_for(sa.Engine, "commit")
+    def _holding_every_lock(_connection: sa.Connection) -> None:
+        if order.fault == WITHIN_COMMIT and getattr(here, "is_commit", False):
+            freeze()
+
+    wiring.SchedulingActivities = Sleepy
 
 
 def shuffled(order: Order) -> None:
@@ -208,7 +245,9 @@ def shuffled(order: Order) -> None:
 
 FAULTS: Final[Mapping[str, Callable[[Order], None]]] = {
     AFTER_PLAN: after_plan,
-    INSIDE_COMMIT: inside_commit,
+    BEFORE_COMMIT: sleepy,
+    WITHIN_COMMIT: sleepy,
+    KILLED_WITHIN_COMMIT: killed_within_commit,
     AFTER_COMMIT: after_commit,
     TALLIED: tallied,
     SHUFFLED: shuffled,

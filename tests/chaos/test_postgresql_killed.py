@@ -12,7 +12,7 @@ from forgeyard.store import tables
 from tests.chaos.outage import KilledServer, family, own_postgresql
 from tests.chaos.plant import Plant, a_job, lives, until
 from tests.chaos.rounds import Rounds
-from tests.chaos.standin import AFTER_COMMIT, INSIDE_COMMIT, TALLIED
+from tests.chaos.standin import AFTER_COMMIT, KILLED_WITHIN_COMMIT, TALLIED
 from tests.conftest import postgresql_database
 
 pytestmark = pytest.mark.integration
@@ -42,7 +42,7 @@ def outage(gone: tuple[str, KilledServer]) -> Iterator[KilledServer]:
 
 
 @pytest.mark.requirement("RCN-019", "INV-022", "GAT-002")
-@pytest.mark.parametrize("moment", [INSIDE_COMMIT, AFTER_COMMIT, TALLIED])
+@pytest.mark.parametrize("moment", [KILLED_WITHIN_COMMIT, AFTER_COMMIT, TALLIED])
 def test_leases_are_there_wholly_or_not_at_all_and_those_that_were_acknowledged_are(
     plant: Plant, rounds: Rounds, outage: KilledServer, moment: str
 ) -> None:
