@@ -212,6 +212,12 @@ class StoreUnavailable(Unavailable):
     code = "store.unavailable"
 
 
+class SchemaMismatch(Rejected):
+    """The database's schema is not one that this release works on."""
+
+    code = "schema.mismatch"
+
+
 class Overloaded(Unavailable):
     """Too much waits already for this to make sense now; ask again later."""
 

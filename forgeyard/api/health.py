@@ -29,6 +29,8 @@ class Readiness(StrEnum):
     DEGRADED = "degraded"
     """Everything but prompt scheduling works: Temporal does not answer."""
     UNAVAILABLE = "unavailable"
+    LEAVING = "leaving"
+    """Still serves, and is about to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +61,14 @@ async def healthz() -> Alive:
 async def readyz(
     response: Response, deps: Deps, database_ok: Annotated[bool, Depends(_database_answers)]
 ) -> Ready:
-    """Say what answers; 503 only without the database, for without Temporal most things work."""
+    """Say what answers; 503 without the database or before the end, for most needs no Temporal."""
     temporal_ok = await deps.temporal_answers()
     if not database_ok:
-        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
         status = Readiness.UNAVAILABLE
+    elif deps.leaving.is_set():
+        status = Readiness.LEAVING
     else:
         status = Readiness.READY if temporal_ok else Readiness.DEGRADED
+    if status in (Readiness.UNAVAILABLE, Readiness.LEAVING):
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
     return Ready(status=status, database=database_ok, temporal=temporal_ok)
