@@ -111,13 +111,7 @@ class SchedulerLoop:
             workflow.logger.warning("cycle %d failed: %s", self._state.cycle, cause)
             self._state = self._after_nothing(failure=str(cause))
             return
-        if summary.granted or summary.more or not summary.hopeful:
-            self._state = self._after_success(summary)
-        else:
-            self._state = replace(self._after_nothing(failure=""), last=summary)
-        if summary.wake_in_ms:
-            sooner = min(self._state.wait_ms, summary.wake_in_ms)
-            self._state = replace(self._state, wait_ms=sooner)
+        self._state = self._after(summary)
 
     async def _child(self) -> contracts.CycleSummary:
         """Start the next cycle; a number that an orphan still uses is skipped."""
@@ -136,6 +130,16 @@ class SchedulerLoop:
             except WorkflowAlreadyStartedError:
                 continue
             return summary
+
+    def _after(self, summary: contracts.CycleSummary) -> contracts.LoopState:
+        """Decide what follows a cycle that was carried out."""
+        if summary.granted or summary.more or not summary.hopeful:
+            after = self._after_success(summary)
+        else:
+            after = replace(self._after_nothing(failure=""), last=summary)
+        if summary.wake_in_ms:
+            after = replace(after, wait_ms=min(after.wait_ms, summary.wake_in_ms))
+        return after
 
     def _after_success(self, summary: contracts.CycleSummary) -> contracts.LoopState:
         """Go on at once if there may be more to place, soon if jobs are left, else rest."""

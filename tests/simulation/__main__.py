@@ -1,0 +1,47 @@
+"""Replays seeds of the simulation and prints what happened."""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from tests.simulation.database import on_sqlite
+from tests.simulation.story import simulate
+
+
+def main() -> int:
+    """Play the seeds that were asked for."""
+    options = _parser().parse_args()
+    happened: Counter[str] = Counter()
+    violated = 0
+    with tempfile.TemporaryDirectory() as folder:
+        database = on_sqlite(Path(folder))
+        for seed in range(options.seed, options.seed + options.seeds):
+            began = time.process_time()
+            told = simulate(seed, options.steps, database)
+            if options.seeds == 1:
+                print("\n".join(told.lines))
+            took = time.process_time() - began
+            print(
+                f"seed {seed}: {told.steps} steps, {told.virtual_ms / 1000:.0f} s + "
+                f"{told.rested_ms / 1000:.0f} s of virtual time, {took:.1f} s:"
+                f" {told.violation or 'holds'}"
+            )
+            happened += told.happened
+            violated += bool(told.violation)
+    for what, count in sorted(happened.items()):
+        print(f"{count:7} {what}")
+    return 1 if violated else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="the first seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many; one prints its events")
+    parser.add_argument("--steps", type=int, default=500, help="events until the weather clears up")
+    return parser
+
+
+sys.exit(main())

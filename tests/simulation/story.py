@@ -1,0 +1,170 @@
+"""One seed: a system that is used and broken for a while, then left alone until it rests."""
+
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from forgeyard.model.policy import (
+    BackfillPolicy,
+    LeasePolicy,
+    PreemptionPolicy,
+    SchedulingPolicy,
+    SweepPolicy,
+)
+from forgeyard.model.units import Millis
+from forgeyard.store.engine import read
+from tests.simulation.clock import clocks_that_jump
+from tests.simulation.database import Database
+from tests.simulation.flows import Flows
+from tests.simulation.hosts import Host, befall
+from tests.simulation.ledger import Ledger, open_ends
+from tests.simulation.network import Network
+from tests.simulation.people import People
+from tests.simulation.plane import Loop, Relay, Service, Upkeep, outages_of_temporal, rivals
+from tests.simulation.weather import Fault
+from tests.simulation.world import Violated, World
+
+POLICY = SchedulingPolicy(
+    lease=LeasePolicy(
+        offer_ttl=Millis(5_000),
+        execution_ttl=Millis(8_000),
+        renew_every=Millis(2_000),
+        connectivity_grace=Millis(3_000),
+        longest_back_off=Millis(3_000),
+        deadline_slack=Millis(3_000),
+        settle_within=Millis(4_000),
+        session_silence=Millis(24_000),
+        refusal_memory=Millis(5_000),
+        penalty_half_life=Millis(60_000),
+    ),
+    sweep=SweepPolicy(
+        period=Millis(3_000), renewal_gap=Millis(10_000), outbox_age=Millis(3_000)
+    ),
+    backfill=BackfillPolicy(after=Millis(15_000)),
+    preemption=PreemptionPolicy(rest=Millis(5_000), patience=Millis(10_000)),
+)
+"""The product's policy, about eight times as fast."""
+REST_WITHIN = 600_000
+"""The work that is left must be done within so much virtual time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """How a seed ended."""
+
+    seed: int
+    steps: int
+    virtual_ms: int
+    rested_ms: int
+    lines: tuple[str, ...]
+    happened: Counter[str]
+    violation: str = ""
+
+
+class Story:
+    """Everybody who takes part in one seed."""
+
+    def __init__(self, seed: int, database: Database) -> None:
+        database.restart()
+        self.world = world = World(seed, database, POLICY)
+        world.weather.is_calm = True
+        self.network = Network(world)
+        count = world.rng.randint(2, 4)
+        self.hosts = [Host(world, self.network, number) for number in range(count)]
+        self.flows = Flows(world)
+        self.relay = Relay(world, self.flows, lambda wake: self.loop.wake(wake))
+        self.loop = Loop(world, self.relay)
+        self.people = People(world, tuple(host.name for host in self.hosts))
+        self.service = Service(world, self.network)
+        self.ledger = Ledger(world=world, is_held=self._is_held)
+        world.look, world.acknowledged = self.ledger.look, self.ledger.acknowledged
+        world.weather.is_calm = False
+        self._begin()
+
+    def _begin(self) -> None:
+        world = self.world
+        for number, host in enumerate(self.hosts):
+            late = number and world.weather.strikes(Fault.BOOTED, 0.3)
+            world.after(world.between(5_000, 40_000) if late else number, host.name, host.start)
+            world.after(world.between(3_000, 15_000), host.name, lambda host=host: befall(host))
+        for name in ("upkeep", "second upkeep")[: world.rng.randint(1, 2)]:
+            Upkeep(world, self.relay, name)
+        self._relaying()
+        rivals(world, self.relay)
+        outages_of_temporal(world, self.relay)
+        self.people.begin()
+
+    def _relaying(self) -> None:
+        """Relay as API processes do after what they committed."""
+        self.world.after(self.world.between(1_000, 5_000), "relay", self._relaying)
+        self.relay.send()
+
+    def _is_held(self, lease_id: str) -> bool:
+        works = (host.works.get(lease_id) for host in self.hosts if host.is_up)
+        return any(
+            work is not None and work.is_active and work.held.fenced() is None for work in works
+        )
+
+    def calm_down(self) -> None:
+        """Let nothing go wrong any more, and put right what was."""
+        world = self.world
+        world.weather.is_calm = True
+        world.tell("weather", "clears up")
+        self.relay.is_temporal_out = False
+        self.service.come_back()
+        for host in self.hosts:
+            host.cut_off(0)
+            host.thaw()
+            if not host.is_up:
+                host.start()
+        self.people.put_right()
+
+    def until_rest(self) -> None:
+        """Go on until nothing is open; too long is a violation."""
+        world, until = self.world, self.world.now_ms + REST_WITHIN
+        while world.now_ms < until:
+            for _ in range(25):
+                world.step()
+            with read(world.engine) as connection:
+                if not open_ends(connection):
+                    return
+        self.ledger.demand_rest()
+
+
+def simulate(seed: int, steps: int, database: Database) -> Told:
+    """Play one seed for so many events, then until everything rests."""
+    story = None
+    violation, calm_at = "", 0
+    with clocks_that_jump(seed), _silence():
+        story = Story(seed, database)
+        world = story.world
+        try:
+            while world.steps < steps:
+                world.step()
+            calm_at = world.now_ms
+            story.calm_down()
+            story.until_rest()
+        except Violated as found:
+            violation = str(found)
+            world.tell("VIOLATED", violation)
+    return Told(
+        seed=seed,
+        steps=world.steps,
+        virtual_ms=(calm_at or world.now_ms) - 1_800_000_000_000,
+        rested_ms=world.now_ms - calm_at if calm_at else 0,
+        lines=tuple(world.lines),
+        happened=world.weather.happened,
+        violation=violation,
+    )
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep quiet about what we break ourselves."""
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
