@@ -38,10 +38,13 @@ class Turn:
         self.mishap: Mishap | None = None
         self.left = 0
         """Statements until a transaction breaks off."""
+        self.taken = 0
+        """How many transactions began, so that one may see whether anything was written."""
 
     def __enter__(self) -> None:
         self.meanwhile()
         self.mishap, self.left = self.draw(), 3
+        self.taken += 1
 
     def __exit__(
         self,

@@ -4,7 +4,7 @@ The rules about rows are those of `tests.chaos.invariants`. Those added here nee
 hosts do meanwhile, or hold at the moment of a grant and not for ever.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -73,7 +73,15 @@ def _touched(rule: Callable[[], sa.Select]) -> sa.Select:
     return query.where(what.in_(sa.bindparam("touched", expanding=True)))
 
 
-_OF_TOUCHED = {said: _touched(rule) for said, rule in ALWAYS.items()}
+def _one_statement(rules: Mapping[str, sa.Select]) -> sa.CompoundSelect:
+    """Ask everything at once, which costs a fraction of asking one thing after the other."""
+    parts = ((said, query.subquery()) for said, query in rules.items())
+    return sa.union_all(
+        *(sa.select(sa.literal(said), next(iter(part.c)).label("id")) for said, part in parts)
+    )
+
+
+_OF_TOUCHED = _one_statement({said: _touched(rule) for said, rule in ALWAYS.items()})
 _NEWS = sa.select(history).where(history.c.history_id > sa.bindparam("seen"))
 _NEWS = _NEWS.order_by(history.c.history_id)
 _LEASES = sa.select(leases).where(leases.c.lease_id.in_(sa.bindparam("named", expanding=True)))
@@ -92,6 +100,7 @@ class Ledger:
     """Tells whether a host believes, rightly by its clock, that a lease is its own."""
     seen: int = 0
     looks: int = 0
+    writes: int = 0
     leases: dict[str, str] = field(default_factory=dict)
     won: dict[str, str] = field(default_factory=dict)
     """The attempt whose success was acknowledged, by job."""
@@ -101,15 +110,21 @@ class Ledger:
     def look(self) -> None:
         """Demand everything that must hold now."""
         self.looks += 1
+        self._demand_sole_processes()
+        writes, all_rows = self.world.database.turn.taken, self.looks % EVERY == 0
+        if writes == self.writes and not all_rows:
+            return  # nobody has written anything since
+        self.writes = writes
         with read(self.world.engine) as connection:
             news = connection.execute(_NEWS, {"seen": self.seen}).mappings().all()
             if news:
                 self.seen = news[-1]["history_id"]
                 self._take(connection, news)
-            self._demand_sole_processes(connection)
-            if self.looks % EVERY == 0:
-                self._demand(connection, ALWAYS_ALL, {})
+            self._demand_lasting_leases(connection)
+            if all_rows:
+                self._demand(connection, _OF_ALL, {})
                 self._demand_fair_sums(connection)
+        self._demand_sole_processes()
 
     def _take(self, connection: sa.Connection, news: Sequence[Row]) -> None:
         """Look at the rows that have changed."""
@@ -139,7 +154,7 @@ class Ledger:
             if self.world.now_ms < self.world.spared_until and lease_id in self.world.spared:
                 raise Violated(f"lease {lease_id} expired for an outage of ours")
 
-    def _demand_sole_processes(self, connection: sa.Connection) -> None:
+    def _demand_sole_processes(self) -> None:
         """Demand that every process runs under a live lease, and no job has two."""
         running = self.world.running
         owners: dict[str, str] = {}
@@ -152,10 +167,13 @@ class Ledger:
                     f"a process runs on {process.host} for lease {lease_id},"
                     f" which is {self.leases[lease_id]}"
                 )
-        if running:
-            lapsed = connection.execute(_LAPSED, {"named": list(running)}).scalars().all()
-            if lapsed:
-                raise Violated(f"a process outlived its lease {lapsed[0]}")
+
+    def _demand_lasting_leases(self, connection: sa.Connection) -> None:
+        """Demand that no process runs whose lease could be given away at any moment."""
+        running = list(self.world.running)
+        lapsed = connection.execute(_LAPSED, {"named": running}).first() if running else None
+        if lapsed is not None:
+            raise Violated(f"a process outlived its lease {lapsed.lease_id}")
 
     def acknowledged(self, attempt_id: str, outcome: Outcome) -> None:
         """Take note that an agent was told that its result counts."""
@@ -191,12 +209,11 @@ class Ledger:
             self._demand(connection, _AT_REST, {})
 
     def _demand(
-        self, connection: sa.Connection, rules: dict[str, sa.Select], values: dict[str, object]
+        self, connection: sa.Connection, rules: sa.CompoundSelect, values: dict[str, object]
     ) -> None:
-        for said, query in rules.items():
-            found = connection.execute(query, values).scalars().all()
-            if found:
-                raise Violated(f"{said}: {', '.join(found)}")
+        broken = connection.execute(rules, values).all()
+        if broken:
+            raise Violated("; ".join(f"{said}: {found}" for said, found in broken))
 
 
 def _everything() -> sa.Select:
@@ -208,13 +225,16 @@ def _undelivered() -> sa.Select:
 
 
 _PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
-ALWAYS_ALL = {said: rule() for said, rule in ALWAYS.items()}
-_AT_REST = {said: rule() for said, rule in invariants.AT_REST.items()} | {
-    "a reservation is left": _everything(),
-    "an event was not delivered": _undelivered(),
-}
+_OF_ALL = _one_statement({said: rule() for said, rule in ALWAYS.items()})
+_AT_REST = _one_statement(
+    {
+        **{said: rule() for said, rule in invariants.AT_REST.items()},
+        "a reservation is left": _everything(),
+        "an event was not delivered": _undelivered(),
+    }
+)
 
 
-def open_ends(connection: sa.Connection) -> Collection[str]:
-    """List what has not come to rest yet."""
-    return [said for said, query in _AT_REST.items() if connection.execute(query.limit(1)).first()]
+def is_at_rest(connection: sa.Connection) -> bool:
+    """Tell whether everything has come to rest."""
+    return connection.execute(_AT_REST.limit(1)).first() is None

@@ -36,6 +36,11 @@ SAID = {"actor": "operator", "channel": "test", "reason": "by the simulation"}
 INTENT = Intent(**SAID)
 QUEUES = ("default/default/default/default", "default/default/other/night")
 LONG = 3_600_000
+MOST_WAITING = 5
+"""Nobody submits more while so many jobs wait for a runner."""
+_WAITING = (
+    sa.select(sa.func.count()).select_from(tables.jobs).where(tables.jobs.c.state == "eligible")
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +72,9 @@ class People:
         if world.weather.is_calm:
             return
         world.after(world.between(1_000, 7_000), "people", self._submitting)
+        with read(world.engine) as connection:
+            if connection.execute(_WAITING).scalar_one() > MOST_WAITING:
+                return
         self._number += 1
         spec = a_run(world.rng, self._number)
         submission = a_submission(

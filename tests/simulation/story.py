@@ -19,7 +19,7 @@ from tests.simulation.clock import clocks_that_jump
 from tests.simulation.database import Database
 from tests.simulation.flows import Flows
 from tests.simulation.hosts import Host, befall
-from tests.simulation.ledger import Ledger, open_ends
+from tests.simulation.ledger import Ledger, is_at_rest
 from tests.simulation.network import Network
 from tests.simulation.people import People
 from tests.simulation.plane import Loop, Relay, Service, Upkeep, outages_of_temporal, rivals
@@ -98,7 +98,7 @@ class Story:
 
     def _relaying(self) -> None:
         """Relay as API processes do after what they committed."""
-        self.world.after(self.world.between(1_000, 5_000), "relay", self._relaying)
+        self.world.after(self.world.between(2_000, 7_000), "relay", self._relaying)
         self.relay.send()
 
     def _is_held(self, lease_id: str) -> bool:
@@ -128,7 +128,7 @@ class Story:
             for _ in range(25):
                 world.step()
             with read(world.engine) as connection:
-                if not open_ends(connection):
+                if is_at_rest(connection):
                     return
         self.ledger.demand_rest()
 
