@@ -59,10 +59,21 @@ def _held_by_nobody() -> sa.Select:
     )
 
 
+def _left_to_the_superseded() -> sa.Select:
+    """Find live leases of sessions that another one of the runner, or their agent, has ended."""
+    sessions = tables.sessions
+    return (
+        sa.select(leases.c.lease_id)
+        .join(sessions, sessions.c.session_id == leases.c.session_id)
+        .where(leases.c.state.in_(_LIVE), sessions.c.state.in_(("superseded", "closed")))
+    )
+
+
 ALWAYS = {
     **invariants.ALWAYS,
     "a job waits and is leased": _leased_but_waiting,
     "a job paid for more attempts than went wrong": _charged_too_often,
+    "a live lease belongs to a session that gave way": _left_to_the_superseded,
     "a lease has ended and holds a key or a device": _held_by_nobody,
 }
 

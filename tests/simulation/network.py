@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from forgeyard.errors import ForgeyardError, Unavailable
+from forgeyard.errors import Corrupt, ForgeyardError, Unavailable
 from forgeyard.model.protocol import Assignments
 from tests.simulation.weather import Fault
 from tests.simulation.world import World
@@ -103,6 +103,8 @@ class Request(Generic[T]):
         self._network.note_order(self._who, self._number)
         try:
             answer: T | ForgeyardError = self._call()
+        except Corrupt:
+            raise  # always a bug of ours
         except ForgeyardError as error:
             answer = error
         if answer != Assignments():

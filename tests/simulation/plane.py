@@ -11,7 +11,8 @@ import sqlalchemy as sa
 from activities import contracts, relay
 from activities.scheduling import SchedulingActivities
 from forgeyard.errors import StoreUnavailable
-from forgeyard.store import liveness, outbox
+from forgeyard.model.transitions import LIVE_LEASE_STATES
+from forgeyard.store import liveness, outbox, tables
 from forgeyard.store.engine import read, write
 from forgeyard.store.sweep import SweepResult, sweep
 from tests.builders import PARTITION
@@ -313,6 +314,18 @@ class Service:
             return
         if gap:
             world.tell("api", f"bridges a gap of {gap} ms")
+            self._spare()
+
+    def _spare(self) -> None:
+        """Note whom the outage that ended just now must not cost anything."""
+        world, leases = self._world, tables.leases
+        alive = leases.c.state.in_([state.value for state in LIVE_LEASE_STATES])
+        with read(world.engine) as connection:
+            policy = world.policy(connection).lease
+            living = connection.execute(sa.select(leases.c.lease_id).where(alive)).scalars()
+            world.spared = frozenset(living)
+        shortest = min(policy.offer_ttl, policy.execution_ttl)
+        world.spared_until = world.now_ms + shortest + policy.longest_back_off
 
     def _go_out(self) -> None:
         world = self._world
