@@ -1,8 +1,8 @@
 """A worker or an API as a process of its own: the product's, but for its policy and one fault.
 
 Run as a script with one argument, JSON: `part` (worker, api), `policy`, `fault`, `victims` (pids
-that die with this process), `tally` (a file for what the fault did) and `standby` (prepared, it
-begins only on SIGUSR1).
+that die with this process), `tally` (a file for what the fault did), `standby` (prepared, it
+begins only on SIGUSR1) and `history` (a folder, where it records what it does to leases).
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from activities.scheduling import SchedulingActivities
 from forgeyard import config
 from forgeyard.api.serve import serve
 from forgeyard.model.policy import SchedulingPolicy
+from tests.history import recorder
 from worker import wiring
 from worker.main import run_worker
 
@@ -45,6 +46,7 @@ def main(order: dict[str, Any]) -> None:
         deadly(fault, order["victims"])
     if fault == SHUFFLED:
         shuffled(Path(order["tally"]), random.Random(order["seed"]))
+    recorder.begin(Path(order["history"]), actor=order["part"])
     settings = config.load()
     if order["standby"]:
         signal.sigwait({signal.SIGUSR1})
