@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from tests.simulation.database import on_sqlite
+from tests.simulation.database import on_postgresql, on_sqlite
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.story import simulate
 
@@ -20,7 +20,8 @@ def main() -> int:
     happened: Counter[str] = Counter()
     violated = 0
     with tempfile.TemporaryDirectory() as folder:
-        database = on_sqlite(Path(folder))
+        url = options.database
+        database = on_postgresql(url) if url else on_sqlite(Path(folder))
         for seed in range(options.seed, options.seed + options.seeds):
             began = time.process_time()
             with mutant():
@@ -47,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1, help="how many; one prints its events")
     parser.add_argument("--steps", type=int, default=500, help="events until the weather clears up")
+    parser.add_argument(
+        "--database", default="", help="the URL of a PostgreSQL database, which is EMPTIED"
+    )
     parser.add_argument(
         "--mutant", choices=[one.__name__ for one in MUTANTS], help="a safeguard to do without"
     )

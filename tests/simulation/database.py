@@ -16,6 +16,7 @@ from sqlalchemy import event, exc
 from forgeyard.config import StoreConfig
 from forgeyard.store import migrate
 from forgeyard.store.engine import open_engine
+from tests.conftest import _EMPTY
 from tests.simulation.clock import VirtualTime, govern
 
 
@@ -93,15 +94,16 @@ def on_sqlite(folder: Path) -> Database:
     return Database(open_engine(f"sqlite:///{path}", StoreConfig()), empty, VirtualTime())
 
 
-def on_postgresql(url: str, statements: tuple[str, ...]) -> Database:
-    """Use a migrated database that these statements empty."""
+def on_postgresql(url: str) -> Database:
+    """Use a database on a server, and everything in it: each seed begins by emptying it."""
     engine = open_engine(url, StoreConfig())
+    migrate.upgrade(engine)
 
     def empty() -> None:
         bare = sa.create_engine(engine.url, poolclass=sa.NullPool)
         with bare.begin() as connection:
-            for statement in statements:
-                connection.exec_driver_sql(statement)
+            for statement in _EMPTY:
+                connection.execute(sa.text(statement))
             for sequence in connection.exec_driver_sql(_SEQUENCES).scalars().all():
                 connection.exec_driver_sql(f"ALTER SEQUENCE {sequence} RESTART")
         bare.dispose()

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import sqlalchemy as sa
 
 from forgeyard import clock
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState
 from forgeyard.scheduler import grant as grant_rule
 from forgeyard.scheduler.devices import allocate
@@ -46,28 +46,6 @@ def without_fence() -> Iterator[None]:
     """Let whoever comes act on a lease, however late and whatever has become of it."""
     with patch.object(fence, "staleness", _nothing):
         yield
-
-
-@contextmanager
-def without_lapse() -> Iterator[None]:
-    """Let a lease that has lapsed be renewed, as long as nobody has noticed that it has."""
-    with patch.object(fence, "ends_at", lambda lease: int(lease["expires_at"]) + 10**9):
-        with patch.object(lapse, "_expire", _expire_as_before):
-            yield
-
-
-def _expire_as_before(
-    connection: sa.Connection, held: Held, *, now: int, policy: LeasePolicy
-) -> bool:
-    """Expire what has lapsed by the true reckoning."""
-    lease = held.lease
-    grace = lease["grace_ms"] if lease["state"] == LeaseState.ACTIVE else 0
-    if lease["state"] not in LIVE_LEASE_STATES or lease["expires_at"] + grace >= now:
-        return False
-    lapse._lose(
-        connection, held, LeaseState.EXPIRED, reason="it lapsed", now=now, policy=policy
-    )
-    return True
 
 
 @contextmanager
@@ -229,7 +207,6 @@ def without_drain() -> Iterator[None]:
 
 MUTANTS: tuple[Callable[[], Any], ...] = (
     without_fence,
-    without_lapse,
     with_one_epoch,
     without_capacity_check,
     without_quota_check,

@@ -36,7 +36,7 @@ SAID = {"actor": "operator", "channel": "test", "reason": "by the simulation"}
 INTENT = Intent(**SAID)
 QUEUES = ("default/default/default/default", "default/default/other/night")
 LONG = 3_600_000
-MOST_WAITING = 5
+MOST_WAITING = 8
 """Nobody submits more while so many jobs wait for a runner."""
 _WAITING = (
     sa.select(sa.func.count()).select_from(tables.jobs).where(tables.jobs.c.state == "eligible")
@@ -60,7 +60,9 @@ class People:
         self.asked: list[Asked] = []
         self._number = 0
         path, intent = QUEUES[1], INTENT
-        world.change(shares.create_with_parents, path, Shares(), intent=intent, rng=world.ids)
+        most = world.rng.choice((None, 1, 3))
+        wanted = Shares(max_jobs=most)
+        world.change(shares.create_with_parents, path, wanted, intent=intent, rng=world.ids)
 
     def begin(self) -> None:
         """Submit now and then, and operate now and then, until the weather has cleared up."""

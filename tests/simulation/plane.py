@@ -26,7 +26,7 @@ from workflows.scheduler_loop import SchedulerLoop
 
 REQUEST = contracts.Partition(partition=PARTITION)
 BEAT = 3_000
-ODDS_OF_LATE = 0.12
+ODDS_OF_LATE = 0.25
 
 
 class Scheduler:
@@ -165,7 +165,7 @@ class Loop:
 
 def rivals(world: World, relays: "Relay") -> None:
     """From time to time let a second scheduler plan, and commit late, twice or never."""
-    world.after(world.between(8_000, 30_000), "rival", lambda: rivals(world, relays))
+    world.after(world.between(4_000, 16_000), "rival", lambda: rivals(world, relays))
     if not world.weather.strikes(Fault.RIVAL, 0.9):
         return
     rival = Scheduler(world, "rival")

@@ -15,7 +15,7 @@ from forgeyard.model.policy import (
 )
 from forgeyard.model.units import Millis
 from forgeyard.store.engine import read
-from tests.simulation.clock import clocks_that_jump
+from tests.simulation.clock import BEGINNING, clocks_that_jump
 from tests.simulation.database import Database
 from tests.simulation.flows import Flows
 from tests.simulation.hosts import Host, befall
@@ -133,11 +133,10 @@ class Story:
         self.ledger.demand_rest()
 
 
-def simulate(seed: int, steps: int, database: Database) -> Told:
+def simulate(seed: int, steps: int, database: Database, *, clocks: int = 0) -> Told:
     """Play one seed for so many events, then until everything rests."""
-    story = None
     violation, calm_at = "", 0
-    with clocks_that_jump(seed), _silence():
+    with clocks_that_jump(clocks or seed), _silence():
         story = Story(seed, database)
         world = story.world
         try:
@@ -152,7 +151,7 @@ def simulate(seed: int, steps: int, database: Database) -> Told:
     return Told(
         seed=seed,
         steps=world.steps,
-        virtual_ms=(calm_at or world.now_ms) - 1_800_000_000_000,
+        virtual_ms=(calm_at or world.now_ms) - BEGINNING,
         rested_ms=world.now_ms - calm_at if calm_at else 0,
         lines=tuple(world.lines),
         happened=world.weather.happened,

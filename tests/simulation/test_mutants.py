@@ -1,0 +1,27 @@
+"""Every safeguard of the product matters: without any one of them some seed is violated."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.simulation.database import Database
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.story import simulate
+
+SEEDS, STEPS = 12, 300
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_simulation_finds_out_a_product(
+    mutant: Callable[[], Any],
+    database: Database,
+    record_property: Callable[[str, object], None],
+) -> None:
+    for seed in range(1, SEEDS + 1):
+        with mutant():
+            told = simulate(seed, STEPS, database)
+        if told.violation:
+            record_property("refuted", f"seed {seed}, event {told.steps}: {told.violation}")
+            return
+    pytest.fail(f"{SEEDS} seeds of {STEPS} events each found nothing", pytrace=False)
