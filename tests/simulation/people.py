@@ -361,7 +361,7 @@ def _job(rng: random.Random, name: str, **changed: object) -> JobSpec:
         timeouts=Timeouts(
             queue=Millis(queue),
             preparation=Millis(rng.choice((1_000, 6_000))),
-            execution=Millis(rng.choice((5_000, 10_000))),
+            execution=Millis(rng.choice((4_000, 9_000))),
             upload=Millis(4_000),
         ),
         retry=RetryPolicy(

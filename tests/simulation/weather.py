@@ -68,8 +68,8 @@ class Weather:
         """Draw the climate of a seed: some faults are rare in it and others common."""
         return cls(
             rng=rng,
-            lost=rng.choice((0.0, 0.02, 0.1)),
-            twice=rng.choice((0.0, 0.05, 0.15)),
+            lost=rng.choice((0.0, 0.03, 0.15)),
+            twice=rng.choice((0.0, 0.05, 0.3)),
             database=rng.choice((0.0, 0.02, 0.06)),
             interleaved=rng.choice((0.05, 0.2, 0.4)),
             temporal=rng.choice((0.05, 0.2)),

@@ -135,7 +135,7 @@ class Work:
         )
         world.running[offer.lease_id] = self.runs
         world.tell(self._host.name, f"process of {self._name} runs")
-        self._later(self._lasts(0.2, 6.0), self._finish)
+        self._later(self._lasts(0.2, 8.0), self._finish)
 
     def _finish(self) -> None:
         self.kill()

@@ -119,7 +119,8 @@ class World:
             event.act()
         except Exception as error:
             # Whoever calls expects some errors and takes them; this is none of those.
-            raise Violated(f"{event.who}: {type(error).__name__}: {error}") from error
+            said = str(error).splitlines()[0][:300]
+            raise Violated(f"{event.who}: {type(error).__name__}: {said}") from error
         self.look()
 
     def change(self, function: Callable[..., T], *arguments: object, **named: object) -> T:
