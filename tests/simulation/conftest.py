@@ -1,7 +1,6 @@
 """One database for all seeds of a module: to open one costs more than to play a short seed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 

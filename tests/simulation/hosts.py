@@ -12,7 +12,7 @@ from typing import TypeVar
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.lease import StopReason
 from forgeyard.agent.offers import Refusal, Situation, refusal
-from forgeyard.errors import Conflict, ForgeyardError, NotFound, StaleRejected, Unavailable
+from forgeyard.errors import Conflict, ForgeyardError, NotFound, StaleRejected
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.equipment import Device, Equipment
 from forgeyard.model.protocol import (
@@ -137,19 +137,25 @@ class Host:
         self._refused.clear()
         self._session, self._is_leaving, self._is_told_to_drain = None, False, False
         self._pressure, self._health = ResourcePressure.NORMAL, RunnerHealth.HEALTHY
-        self._register(BackOff(longest=self.longest_back_off_s, rng=self.world.rng))
+        self._begin_session()
 
-    def _register(self, back_off: BackOff) -> None:
+    def _begin_session(self) -> None:
+        back_off = BackOff(longest=self.longest_back_off_s, rng=self.world.rng)
+        self._register(self._with_key(), back_off)
+
+    def _with_key(self) -> Register:
+        return replace(self._message, key=f"{self.world.rng.getrandbits(128):032x}")
+
+    def _register(self, message: Register, back_off: BackOff) -> None:
         def call() -> Registered:
             with write(self.world.engine) as connection:
                 policy = self.world.policy(connection).lease
-                return runners.register(
-                    connection, self._message, policy=policy, rng=self.world.ids
-                )
+                return runners.register(connection, message, policy=policy, rng=self.world.ids)
 
         def heard(answer: Registered | ForgeyardError) -> None:
             if isinstance(answer, ForgeyardError):
-                self.after(back_off.delay() * 1000, lambda: self._register(back_off))
+                again = self._with_key() if isinstance(answer, Conflict) else message
+                self.after(back_off.delay() * 1000, lambda: self._register(again, back_off))
                 return
             self._session = answer
             self.longest_back_off_s = answer.longest_back_off / 1000
@@ -159,7 +165,10 @@ class Host:
         self.ask("register", call, heard)
 
     def _again(
-        self, session: Registered, delay_ms: float, act: Callable[[Registered, BackOff], None],
+        self,
+        session: Registered,
+        delay_ms: float,
+        act: Callable[[Registered, BackOff], None],
         back_off: BackOff,
     ) -> None:
         self.after(
@@ -167,8 +176,11 @@ class Host:
         )
 
     def _failed(
-        self, session: Registered, error: ForgeyardError,
-        act: Callable[[Registered, BackOff], None], back_off: BackOff,
+        self,
+        session: Registered,
+        error: ForgeyardError,
+        act: Callable[[Registered, BackOff], None],
+        back_off: BackOff,
     ) -> None:
         """Ask again in a while, or begin a new session if the server does not know this one."""
         if self._session is not session:
@@ -183,7 +195,7 @@ class Host:
         if self._is_leaving:
             self._leave()
         else:
-            self.after(100, lambda: self._register(back_off))
+            self.after(100, self._begin_session)
 
     def _poll(self, session: Registered, back_off: BackOff) -> None:
         def call() -> Assignments:
@@ -296,9 +308,7 @@ class Host:
 
         def call() -> RenewAnswer:
             with write(self.world.engine) as connection:
-                return leases.renew(
-                    connection, message, policy=self.world.policy(connection).lease
-                )
+                return leases.renew(connection, message, policy=self.world.policy(connection).lease)
 
         def heard(answer: RenewAnswer | ForgeyardError) -> None:
             if isinstance(answer, ForgeyardError):
@@ -395,10 +405,6 @@ class Host:
         """Report from now on how the host does."""
         self._pressure, self._health = pressure, health
 
-    def reported(self) -> Register:
-        """Tell what the host says that it has."""
-        return replace(self._message)
-
 
 def befall(host: Host) -> None:
     """Let something happen to a host, or nothing, and something again in a while."""
@@ -420,9 +426,7 @@ def _freeze(host: Host) -> None:
     host.freeze()
     world = host.world
     life = host._life
-    world.after(
-        world.between(500, 40_000), host.name, host.thaw, unless=lambda: host._life != life
-    )
+    world.after(world.between(500, 40_000), host.name, host.thaw, unless=lambda: host._life != life)
 
 
 def _crash(host: Host) -> None:

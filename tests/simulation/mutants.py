@@ -1,12 +1,13 @@
 """The product without one of its safeguards. The simulation must find every one of them out.
 
 Each is a context manager that takes something away from the product's own functions and gives it
-back. What is taken away is looked up in its module whenever it is called, so that this takes effect.
+back. It is looked up in its module whenever it is called, so that this takes effect.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from random import Random
 from typing import Any
 from unittest.mock import patch
 
@@ -28,10 +29,13 @@ from forgeyard.store import (
     keys,
     lapse,
     liveness,
+    phases,
+    registrations,
     release,
     runners,
     settle,
 )
+from forgeyard.store.births import draw_id
 from forgeyard.store.changes import LEASE, Row
 from forgeyard.store.release import Held
 from workflows import scheduler_loop
@@ -144,18 +148,18 @@ def with_settling_repeated() -> Iterator[None]:
     def undecided(attempt: Row, job: Row) -> bool:
         return attempt["accepted_at"] is not None and job["state"] in settle.DECIDABLE
 
-    with patch.object(settle, "lock_attempt", unsettled):
-        with patch.object(settle, "_is_undecided", undecided):
-            yield
+    with (
+        patch.object(settle, "lock_attempt", unsettled),
+        patch.object(settle, "_is_undecided", undecided),
+    ):
+        yield
 
 
 @contextmanager
 def without_release() -> Iterator[None]:
     """End leases and leave what they hold on their runner."""
 
-    def end(
-        connection: sa.Connection, lease: Row, *, to: LeaseState, reason: str, now: int
-    ) -> Row:
+    def end(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: str, now: int) -> Row:
         if lease["state"] not in LIVE_LEASE_STATES:
             return lease
         keys.give_back(connection, lease["lease_id"])
@@ -205,6 +209,27 @@ def without_drain() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def without_keys_of_registrations() -> Iterator[None]:
+    """Open another session whenever a registration is heard, however old it is (found here)."""
+
+    def session_of(_message: object, *, now: int, rng: Random) -> str:
+        return draw_id("ses", now=now, rng=rng)
+
+    with patch.object(registrations, "session_of", session_of):
+        yield
+
+
+@contextmanager
+def with_phases_counted_once() -> Iterator[None]:
+    """Count a phase from the first word of it, though its agent did not hear that it was heard.
+
+    So it was until the simulation found two processes of one job.
+    """
+    with patch.object(phases, "repeat", _nothing):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
     without_fence,
     with_one_epoch,
@@ -221,4 +246,6 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     without_bridging,
     without_fencing_sessions,
     without_drain,
+    without_keys_of_registrations,
+    with_phases_counted_once,
 )

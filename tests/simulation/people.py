@@ -91,9 +91,7 @@ class People:
     def _submit(self, submission: runs.Submission) -> None:
         """Submit a run; whoever did not hear whether it worked asks again with the same key."""
         world = self._world
-        made = world.change(
-            runs.submit, submission, policy=world.built_in.lease, rng=world.ids
-        )
+        made = world.change(runs.submit, submission, policy=world.built_in.lease, rng=world.ids)
         names = ", ".join(job.name for job in submission.spec.jobs)
         told = "submitted" if made.created else "was there already"
         world.tell("people", f"run {made.run_id[-6:]} {told}: {names}")
@@ -142,9 +140,7 @@ class People:
     def _share(self, path: str, wanted: Shares) -> None:
         with read(self._world.engine) as connection:
             version = shares.show(connection, path).version
-        self._world.change(
-            shares.change, path, wanted, expected_version=version, intent=INTENT
-        )
+        self._world.change(shares.change, path, wanted, expected_version=version, intent=INTENT)
 
     # What operators do; each tells what it did, or nothing if there was nothing to do.
 
@@ -332,9 +328,7 @@ def _matrix(rng: random.Random) -> list[JobSpec]:
         _job(
             rng,
             f"cell-{n}",
-            matrix=MatrixCell(
-                of="cell", values={"n": str(n)}, fail_fast=fast, max_parallel=most
-            ),
+            matrix=MatrixCell(of="cell", values={"n": str(n)}, fail_fast=fast, max_parallel=most),
         )
         for n in range(rng.randint(2, 4))
     ]

@@ -190,7 +190,9 @@ def rivals(world: World, relays: "Relay") -> None:
 class Relay:
     """Carries events to workflows and wakes to the loop, through the product's own bookkeeping."""
 
-    def __init__(self, world: World, flows: Flows, tell_loop: Callable[[contracts.Wake], None]):
+    def __init__(
+        self, world: World, flows: Flows, tell_loop: Callable[[contracts.Wake], None]
+    ) -> None:
         self._world = world
         self._flows = flows
         self._tell_loop = tell_loop
@@ -345,11 +347,15 @@ class Service:
 
 def outages_of_temporal(world: World, relays: Relay) -> None:
     """Let Temporal be away now and then."""
-    world.after(world.between(15_000, 60_000), "temporal", lambda: outages_of_temporal(world, relays))
+    world.after(
+        world.between(15_000, 60_000), "temporal", lambda: outages_of_temporal(world, relays)
+    )
     if not relays.is_temporal_out and world.weather.strikes(Fault.TEMPORAL_OUT, 0.5):
         relays.is_temporal_out = True
         world.after(
-            world.between(2_000, 25_000), "temporal", lambda: setattr(relays, "is_temporal_out", False)
+            world.between(2_000, 25_000),
+            "temporal",
+            lambda: setattr(relays, "is_temporal_out", False),
         )
 
 

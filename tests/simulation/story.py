@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -39,9 +39,7 @@ POLICY = SchedulingPolicy(
         refusal_memory=Millis(5_000),
         penalty_half_life=Millis(60_000),
     ),
-    sweep=SweepPolicy(
-        period=Millis(3_000), renewal_gap=Millis(10_000), outbox_age=Millis(3_000)
-    ),
+    sweep=SweepPolicy(period=Millis(3_000), renewal_gap=Millis(10_000), outbox_age=Millis(3_000)),
     backfill=BackfillPolicy(after=Millis(15_000)),
     preemption=PreemptionPolicy(rest=Millis(5_000), patience=Millis(10_000)),
 )
@@ -133,18 +131,36 @@ class Story:
         self.ledger.demand_rest()
 
 
-def simulate(seed: int, steps: int, database: Database, *, clocks: int = 0) -> Told:
-    """Play one seed for so many events, then until everything rests."""
+def to_rest(story: Story) -> None:
+    """Let the weather clear up, and demand that everything comes to rest."""
+    story.calm_down()
+    story.until_rest()
+
+
+def broken_off(_story: Story) -> None:
+    """Leave everything as it is."""
+
+
+def simulate(
+    seed: int,
+    steps: int,
+    database: Database,
+    *,
+    clocks: int = 0,
+    rough: float = 1.0,
+    then: Callable[[Story], None] = to_rest,
+) -> Told:
+    """Play one seed for so many events, then, if nothing else is said, until everything rests."""
     violation, calm_at = "", 0
     with clocks_that_jump(clocks or seed), _silence():
         story = Story(seed, database)
         world = story.world
+        world.weather.worsen(rough)
         try:
             while world.steps < steps:
                 world.step()
             calm_at = world.now_ms
-            story.calm_down()
-            story.until_rest()
+            then(story)
         except Violated as found:
             violation = str(found)
             world.tell("VIOLATED", violation)

@@ -76,6 +76,11 @@ class Weather:
             flows=rng.choice((0.1, 0.4)),
         )
 
+    def worsen(self, factor: float) -> None:
+        """Let messages be lost and repeated more often by a factor, and by something anyway."""
+        if factor > 1:
+            self.lost, self.twice = factor * (self.lost + 0.02), factor * (self.twice + 0.05)
+
     def strikes(self, fault: str, odds: float) -> bool:
         """Decide whether a fault happens now, and count it if so."""
         if self.is_calm or self.rng.random() >= odds:

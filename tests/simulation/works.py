@@ -84,6 +84,8 @@ class Work:
         self._is_reporting = False
         self._is_over = False
         self._watched = FOREVER
+        self._told_at = 0.0
+        """When the request was sent that told the present phase."""
 
     def begin(self) -> None:
         """Accept the offer, asking until it has certainly lapsed."""
@@ -126,12 +128,15 @@ class Work:
         self._progress(Phase.RUNNING, self._start)
 
     def _start(self) -> None:
-        self._enter("execution", self._offer.spec.timeouts.execution)
-        if not self.look():
+        self._enter("execution", self._offer.spec.timeouts.execution, since=self._told_at)
+        if not self._goes_on():
             return
         offer, world = self._offer, self._world
         self.runs = Process(
-            lease_id=offer.lease_id, job_id=offer.job_id, host=self._host.name, since_ms=world.now_ms
+            lease_id=offer.lease_id,
+            job_id=offer.job_id,
+            host=self._host.name,
+            since_ms=world.now_ms,
         )
         world.running[offer.lease_id] = self.runs
         world.tell(self._host.name, f"process of {self._name} runs")
@@ -153,22 +158,24 @@ class Work:
     def _progress(self, phase: Phase, then: Callable[[], None]) -> None:
         """Report a phase until that is heard; then go on."""
         back_off, held = self._back_off(), self.held
-        message = Progress(
-            session_id=held.holder.session_id, epoch=held.holder.epoch, phase=phase
-        )
+        message = Progress(session_id=held.holder.session_id, epoch=held.holder.epoch, phase=phase)
 
         def say() -> None:
+            sent_at = held.clock()
             call = self._call(
                 lambda policy: lambda c: leases.progress(c, held.lease_id, message, policy=policy)
             )
-            self._host.ask(f"progress {self._name} {phase.value}", call, heard)
+            self._host.ask(
+                f"progress {self._name} {phase.value}", call, lambda it: heard(it, sent_at)
+            )
 
-        def heard(answer: object) -> None:
+        def heard(answer: object, sent_at: float) -> None:
             if isinstance(answer, Unavailable):
                 self._later(back_off.delay(), say)
             elif isinstance(answer, ForgeyardError):
                 self.stop(StopReason.LOST)
             elif self._goes_on():
+                self._told_at = sent_at
                 then()
 
         say()
@@ -241,25 +248,28 @@ class Work:
             self._watched = at
             delay = (at - self._host.clock()) * 1000
             self._host.after(
-                delay, lambda: void(self.look()), unless=lambda: self._is_over or at != self._watched
+                delay,
+                lambda: void(self.look()),
+                unless=lambda: self._is_over or at != self._watched,
             )
 
-    def _enter(self, phase: str, timeout_ms: int) -> None:
-        self._phase, self._until = phase, self._host.clock() + timeout_ms / 1000
+    def _enter(self, phase: str, timeout_ms: int, *, since: float | None = None) -> None:
+        begun = self._host.clock() if since is None else since
+        self._phase, self._until = phase, begun + timeout_ms / 1000
         self.look()
 
     def _goes_on(self) -> bool:
         return self.look() and not self._is_reporting
 
-    def _later(
-        self, seconds: float, act: Callable[[], None], *, reporting: bool = False
-    ) -> None:
+    def _later(self, seconds: float, act: Callable[[], None], *, reporting: bool = False) -> None:
         def then() -> None:
             if self._is_over:
                 return
-            if not self.is_active or (reporting and self.held.fenced() is None):
-                act()
-            elif self.look() and not self._is_reporting:
+            if reporting:
+                goes_on = self.held.fenced() is None
+            else:
+                goes_on = not self.is_active or self._goes_on()
+            if goes_on:
                 act()
 
         self._host.after(seconds * 1000, then)

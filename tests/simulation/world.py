@@ -157,4 +157,3 @@ class World:
     def _mishap(self) -> Mishap | None:
         mishap = self.rng.choice(tuple(Mishap))
         return mishap if self.weather.strikes(mishap, self.weather.database) else None
-
