@@ -4,7 +4,7 @@ The rules about rows are those of `tests.chaos.invariants`. Those added here nee
 hosts do meanwhile, or hold at the moment of a grant and not for ever.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -213,6 +213,24 @@ class Ledger:
         for scope_id, finish in connection.execute(tags):
             if finish < paid.get(scope_id, 0):
                 raise Violated(f"{scope_id} was charged {finish} for {paid[scope_id]}")
+
+    def demand_recovered(self, since_ms: int, left: Collection[str]) -> None:
+        """Demand that leases nobody works for have ended, and what was owed then was done."""
+        held = [lease_id for lease_id in left if self.leases[lease_id] in _LIVE]
+        if held:
+            raise Violated(f"nobody works for {held[0]}, and it lives still")
+        outbox = tables.outbox
+        unsettled = sa.select(attempts.c.attempt_id).where(
+            attempts.c.finished_at < since_ms, attempts.c.settled_at.is_(None)
+        )
+        undelivered = sa.select(outbox.c.event_id).where(
+            outbox.c.created_at < since_ms, outbox.c.delivered_at.is_(None)
+        )
+        with read(self.world.engine) as connection:
+            for said, query in (("settled", unsettled), ("delivered", undelivered)):
+                found = connection.execute(query).scalars().first()
+                if found is not None:
+                    raise Violated(f"{found} was not {said} in time")
 
     def demand_rest(self) -> None:
         """Demand that nothing is open, owed or held any more."""

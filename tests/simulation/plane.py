@@ -262,6 +262,7 @@ class Upkeep:
         self._world = world
         self._relay = relays
         self._name = name
+        self._rounds = 0
         self._again()
 
     def _again(self) -> None:
@@ -269,9 +270,12 @@ class Upkeep:
         pause = world.built_in.sweep.period
         if world.weather.strikes(Fault.UPKEEP_OUT, 0.02):
             pause += world.between(5_000, 40_000)
-        world.after(pause, self._name, self._round)
+        self._rounds += 1
+        rounds = self._rounds
+        world.after(pause, self._name, self.round, unless=lambda: self._rounds != rounds)
 
-    def _round(self) -> None:
+    def round(self) -> None:
+        """Sweep once, now, and again after a period."""
         self._again()
         world = self._world
         try:

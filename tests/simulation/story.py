@@ -44,8 +44,10 @@ POLICY = SchedulingPolicy(
     preemption=PreemptionPolicy(rest=Millis(5_000), patience=Millis(10_000)),
 )
 """The product's policy, about eight times as fast."""
-REST_WITHIN = 600_000
+REST_WITHIN = 400_000
 """The work that is left must be done within so much virtual time."""
+RECOVERED_WITHIN = 3 * 3_000 + 8_000 + 4_000 + 3_000
+"""What nobody works for must be free again: three sweeps, and a lease with grace and back-off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +89,8 @@ class Story:
             late = number and world.weather.strikes(Fault.BOOTED, 0.3)
             world.after(world.between(5_000, 40_000) if late else number, host.name, host.start)
             world.after(world.between(3_000, 15_000), host.name, lambda host=host: befall(host))
-        for name in ("upkeep", "second upkeep")[: world.rng.randint(1, 2)]:
-            Upkeep(world, self.relay, name)
+        names = ("upkeep", "second upkeep")[: world.rng.randint(1, 2)]
+        self.upkeep = [Upkeep(world, self.relay, name) for name in names]
         self._relaying()
         rivals(world, self.relay)
         outages_of_temporal(world, self.relay)
@@ -112,6 +114,8 @@ class Story:
         world.tell("weather", "clears up")
         self.relay.is_temporal_out = False
         self.service.come_back()
+        for upkeep in self.upkeep:
+            upkeep.round()
         for host in self.hosts:
             host.cut_off(0)
             host.thaw()
@@ -120,15 +124,36 @@ class Story:
         self.people.put_right()
 
     def until_rest(self) -> None:
-        """Go on until nothing is open; too long is a violation."""
-        world, until = self.world, self.world.now_ms + REST_WITHIN
-        while world.now_ms < until:
-            for _ in range(25):
-                world.step()
-            with read(world.engine) as connection:
+        """Go on until nothing is open; too long is a violation, and so is what was left behind."""
+        world, calm_at = self.world, self.world.now_ms
+        left = self._left_behind()
+        for _ in self._while_open(calm_at + RECOVERED_WITHIN):
+            pass
+        if world.now_ms >= calm_at + RECOVERED_WITHIN:
+            self.ledger.demand_recovered(calm_at, left - self._worked_on())
+        for _ in self._while_open(calm_at + REST_WITHIN):
+            pass
+        self.ledger.demand_rest()
+
+    def _while_open(self, until_ms: int) -> Iterator[None]:
+        """Let events happen until then, or until nothing is open any more."""
+        while self.world.now_ms < until_ms:
+            for _ in range(20):
+                self.world.step()
+            with read(self.world.engine) as connection:
                 if is_at_rest(connection):
                     return
-        self.ledger.demand_rest()
+            yield
+
+    def _left_behind(self) -> set[str]:
+        """List the leases that live and that no agent knows of any more."""
+        live = {
+            name for name, state in self.ledger.leases.items() if state in ("offered", "active")
+        }
+        return live - self._worked_on()
+
+    def _worked_on(self) -> set[str]:
+        return {lease_id for host in self.hosts for lease_id in host.works}
 
 
 def to_rest(story: Story) -> None:
