@@ -25,7 +25,7 @@ def main() -> int:
         for seed in range(options.seed, options.seed + options.seeds):
             began = time.process_time()
             with mutant():
-                told = simulate(seed, options.steps, database)
+                told = simulate(seed, options.steps, database, rough=options.rough)
             if options.seeds == 1:
                 print("\n".join(told.lines))
             took = time.process_time() - began
@@ -50,6 +50,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=500, help="events until the weather clears up")
     parser.add_argument(
         "--database", default="", help="the URL of a PostgreSQL database, which is EMPTIED"
+    )
+    parser.add_argument(
+        "--rough", type=float, default=1.0, help="how many times as often messages are lost"
     )
     parser.add_argument(
         "--mutant", choices=[one.__name__ for one in MUTANTS], help="a safeguard to do without"

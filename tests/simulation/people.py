@@ -29,6 +29,7 @@ from forgeyard.store.engine import read
 from forgeyard.store.reordering import Reordering
 from forgeyard.store.shares import Intent, Shares
 from tests.builders import a_job_spec, a_submission, some_resources
+from tests.simulation.plane import PARTITIONS
 from tests.simulation.weather import Fault
 from tests.simulation.world import Violated, World
 
@@ -84,6 +85,7 @@ class People:
             idempotency_key=f"key-{self._number}",
             body_digest=f"sha256:{self._number}",
             queue=world.rng.choice(QUEUES),
+            partition=world.rng.choice(PARTITIONS),
             elevation="by the simulation",
         )
         world.insist("people", lambda: self._submit(submission))

@@ -24,7 +24,8 @@ from tests.simulation.world import Violated, World
 from workflows import scheduler_loop
 from workflows.scheduler_loop import SchedulerLoop
 
-REQUEST = contracts.Partition(partition=PARTITION)
+PARTITIONS = (PARTITION, "second")
+"""Each has a loop of its own, and they share the runners."""
 BEAT = 3_000
 ODDS_OF_LATE = 0.25
 
@@ -32,18 +33,19 @@ ODDS_OF_LATE = 0.25
 class Scheduler:
     """One process that plans and commits cycles, and remembers runners of its own."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: World, name: str, partition: str) -> None:
         self.world = world
         self.name = name
+        self._partition = contracts.Partition(partition=partition)
         self._activities = SchedulingActivities(world.engine, world.built_in, rng=world.ids)
 
     def is_pending(self) -> bool:
         """Tell whether any job waits."""
-        return self._activities.is_pending(REQUEST)
+        return self._activities.is_pending(self._partition)
 
     def plan(self) -> contracts.CyclePlan:
         """Plan a cycle."""
-        plan = self._activities.plan_cycle(REQUEST)
+        plan = self._activities.plan_cycle(self._partition)
         self.world.tell(
             self.name, f"plan {plan.cycle_id}: {plan.planned} of {plan.eligible} waiting"
         )
@@ -51,7 +53,7 @@ class Scheduler:
 
     def commit(self, cycle_id: int) -> contracts.CycleCommit:
         """Commit a cycle."""
-        request = contracts.Cycle(cycle_id=cycle_id, partition=PARTITION)
+        request = contracts.Cycle(cycle_id=cycle_id, partition=self._partition.partition)
         outcome = self._activities.commit_cycle(request)
         self.world.tell(
             self.name, f"commit {cycle_id}: {outcome.granted} granted, {outcome.refused} refused"
@@ -64,13 +66,14 @@ class Scheduler:
 
 
 class Loop:
-    """The loop of the partition: one cycle at a time, woken or by itself."""
+    """The loop of a partition: one cycle at a time, woken or by itself."""
 
-    def __init__(self, world: World, relays: "Relay") -> None:
+    def __init__(self, world: World, relays: "Relay", partition: str) -> None:
         self._world = world
         self._relay = relays
-        self._scheduler = Scheduler(world, "loop")
-        self._rules = SchedulerLoop(contracts.LoopState(partition=PARTITION))
+        self._name = f"loop of {partition}"
+        self._scheduler = Scheduler(world, self._name, partition)
+        self._rules = SchedulerLoop(contracts.LoopState(partition=partition))
         self._is_busy = False
         self._waits = 0
         self._wait()
@@ -98,7 +101,7 @@ class Loop:
         self._waits += 1
         waits = self._waits
         self._world.after(
-            self._rules._state.wait_ms, "loop", self._look, unless=lambda: self._waits != waits
+            self._rules._state.wait_ms, self._name, self._look, unless=lambda: self._waits != waits
         )
 
     def _begin(self) -> None:
@@ -116,7 +119,7 @@ class Loop:
             delay = self._world.between(0, 50)
             late = self._world.weather.strikes(Fault.COMMIT_LATE, ODDS_OF_LATE)
             delay += self._world.between(1_000, 12_000) if late else 0
-            self._world.after(delay, "loop", lambda: self._commit(plan))
+            self._world.after(delay, self._name, lambda: self._commit(plan))
         else:
             self._finish(plan, 0)
 
@@ -124,8 +127,10 @@ class Loop:
         try:
             granted = self._scheduler.commit(plan.cycle_id).granted
         except StoreUnavailable as error:
-            self._world.tell("loop", f"commit again: {error.message}")
-            self._world.after(self._world.between(500, 2_000), "loop", lambda: self._commit(plan))
+            self._world.tell(self._name, f"commit again: {error.message}")
+            self._world.after(
+                self._world.between(500, 2_000), self._name, lambda: self._commit(plan)
+            )
             return
         if self._world.weather.strikes(Fault.COMMIT_TWICE, ODDS_OF_LATE):
             self._world.after(
@@ -151,14 +156,14 @@ class Loop:
         self._rest()
 
     def _failed(self, error: StoreUnavailable) -> None:
-        self._world.tell("loop", f"the cycle failed: {error.message}")
+        self._world.tell(self._name, f"the cycle failed: {error.message}")
         self._rules._state = self._rules._after_nothing(failure=error.message)
         self._rest()
 
     def _rest(self) -> None:
         self._is_busy = False
         if self._rules._state.newest is not None:
-            self._world.after(0, "loop", self._begin, unless=lambda: self._is_busy)
+            self._world.after(0, self._name, self._begin, unless=lambda: self._is_busy)
         else:
             self._wait()
 
@@ -168,7 +173,7 @@ def rivals(world: World, relays: "Relay") -> None:
     world.after(world.between(4_000, 16_000), "rival", lambda: rivals(world, relays))
     if not world.weather.strikes(Fault.RIVAL, 0.9):
         return
-    rival = Scheduler(world, "rival")
+    rival = Scheduler(world, "rival", world.rng.choice(PARTITIONS))
 
     def plan() -> None:
         try:
@@ -191,7 +196,7 @@ class Relay:
     """Carries events to workflows and wakes to the loop, through the product's own bookkeeping."""
 
     def __init__(
-        self, world: World, flows: Flows, tell_loop: Callable[[contracts.Wake], None]
+        self, world: World, flows: Flows, tell_loop: Callable[[str, contracts.Wake], None]
     ) -> None:
         self._world = world
         self._flows = flows
@@ -215,20 +220,22 @@ class Relay:
             self._world.tell("relay", f"left to upkeep: {error.message}")
 
     def wake(self) -> None:
-        """Tell the loop of the newest wake."""
-        wake = relay._claim_due_wake(self._world.engine, PARTITION)
-        if isinstance(wake, int):
-            self.soon()
-        elif wake is not None:
-            self._signal(wake)
+        """Tell the loops of the newest wakes."""
+        for partition in PARTITIONS:
+            wake = relay._claim_due_wake(self._world.engine, partition)
+            if isinstance(wake, int):
+                self.soon()
+            elif wake is not None:
+                self._signal(partition, wake)
 
-    def _signal(self, wake: contracts.Wake) -> None:
+    def _signal(self, partition: str, wake: contracts.Wake) -> None:
         if self._world.weather.strikes(Fault.WAKE_LOST, self._world.weather.temporal):
             return
         if self.is_temporal_out:
-            relay._unclaim_wake(self._world.engine, PARTITION, wake)
+            relay._unclaim_wake(self._world.engine, partition, wake)
             return
-        self._world.after(self._world.between(0, 100), "loop", lambda: self._tell_loop(wake))
+        delay = self._world.between(0, 100)
+        self._world.after(delay, partition, lambda: self._tell_loop(partition, wake))
 
     def events(self, *, older_than_ms: int) -> None:
         """Claim a batch, send it, record what arrived."""
@@ -258,10 +265,11 @@ class Relay:
 class Upkeep:
     """Sweeps, and sends what nobody sent."""
 
-    def __init__(self, world: World, relays: Relay, name: str) -> None:
+    def __init__(self, world: World, relays: Relay, partition: str) -> None:
         self._world = world
         self._relay = relays
-        self._name = name
+        self._partition = partition
+        self._name = f"upkeep of {partition}"
         self._rounds = 0
         self._again()
 
@@ -281,7 +289,7 @@ class Upkeep:
         try:
             with read(world.engine) as connection:
                 policy = world.policy(connection)
-            swept = sweep(world.engine, PARTITION, policy)
+            swept = sweep(world.engine, self._partition, policy)
             acted = swept.expired or swept.due or swept.settled or swept.repaired
             if acted or swept.alert:
                 world.tell(self._name, _brief(swept))

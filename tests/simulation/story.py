@@ -22,7 +22,15 @@ from tests.simulation.hosts import Host, befall
 from tests.simulation.ledger import Ledger, is_at_rest
 from tests.simulation.network import Network
 from tests.simulation.people import People
-from tests.simulation.plane import Loop, Relay, Service, Upkeep, outages_of_temporal, rivals
+from tests.simulation.plane import (
+    PARTITIONS,
+    Loop,
+    Relay,
+    Service,
+    Upkeep,
+    outages_of_temporal,
+    rivals,
+)
 from tests.simulation.weather import Fault
 from tests.simulation.world import Violated, World
 
@@ -74,8 +82,8 @@ class Story:
         count = world.rng.randint(2, 4)
         self.hosts = [Host(world, self.network, number) for number in range(count)]
         self.flows = Flows(world)
-        self.relay = Relay(world, self.flows, lambda wake: self.loop.wake(wake))
-        self.loop = Loop(world, self.relay)
+        self.relay = Relay(world, self.flows, lambda name, wake: self.loops[name].wake(wake))
+        self.loops = {name: Loop(world, self.relay, name) for name in PARTITIONS}
         self.people = People(world, tuple(host.name for host in self.hosts))
         self.service = Service(world, self.network)
         self.ledger = Ledger(world=world, is_held=self._is_held)
@@ -89,8 +97,8 @@ class Story:
             late = number and world.weather.strikes(Fault.BOOTED, 0.3)
             world.after(world.between(5_000, 40_000) if late else number, host.name, host.start)
             world.after(world.between(3_000, 15_000), host.name, lambda host=host: befall(host))
-        names = ("upkeep", "second upkeep")[: world.rng.randint(1, 2)]
-        self.upkeep = [Upkeep(world, self.relay, name) for name in names]
+        swept = (*PARTITIONS, *PARTITIONS[: world.rng.randint(0, 1)])
+        self.upkeep = [Upkeep(world, self.relay, name) for name in swept]
         self._relaying()
         rivals(world, self.relay)
         outages_of_temporal(world, self.relay)

@@ -27,6 +27,7 @@ def test_the_simulation_finds_out_a_product(
         with mutant():
             told = simulate(seed, STEPS, database, rough=ROUGH, then=then)
         if told.violation:
-            record_property("refuted", f"seed {seed}, event {told.steps}: {told.violation}")
+            again = f"--seed {seed} --steps {STEPS} --rough {ROUGH} --mutant {mutant.__name__}"
+            record_property("refuted", f"event {told.steps} of {again}: {told.violation[:160]}")
             return
     pytest.fail(f"{SEEDS} seeds of {STEPS} events each found nothing", pytrace=False)

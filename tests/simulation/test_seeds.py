@@ -13,8 +13,6 @@ from tests.simulation.weather import Fault
 pytestmark = pytest.mark.integration
 OFTEN_ENOUGH = 20
 """How often everything that can go wrong must have gone wrong in forty seeds."""
-FOUND: dict[str, tuple[int, int]] = {}
-"""Seeds, and their events, that found a bug of the product once, by what it was."""
 
 
 def demand_that_it_holds(told: Told, *, options: str = "") -> None:
@@ -28,7 +26,7 @@ def demand_that_it_holds(told: Told, *, options: str = "") -> None:
         )
 
 
-@pytest.mark.requirement("TST-005")
+@pytest.mark.requirement("TST-004", "TST-005")
 def test_everything_holds_and_comes_to_rest_in_every_seed(
     database: Database,
     request: pytest.FixtureRequest,
@@ -48,12 +46,6 @@ def test_everything_holds_and_comes_to_rest_in_every_seed(
         record_property("happened", f"{happened[fault]} x {fault}")
     enough = OFTEN_ENOUGH if seeds * steps >= 40 * 500 else 0
     assert [fault for fault in Fault if happened[fault] < enough] == []
-
-
-@pytest.mark.parametrize("bug", FOUND)
-def test_a_bug_that_was_found_once_stays_away(database: Database, bug: str) -> None:
-    seed, steps = FOUND[bug]
-    demand_that_it_holds(simulate(seed, steps, database), options=f" --steps {steps}")
 
 
 def test_the_history_of_a_seed_is_one_that_a_correct_store_can_have(
