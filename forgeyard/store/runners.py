@@ -24,7 +24,17 @@ from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import changes, codec, fence, generations, liveness, repair, reports, tables
+from forgeyard.store import (
+    changes,
+    codec,
+    fence,
+    generations,
+    liveness,
+    registrations,
+    repair,
+    reports,
+    tables,
+)
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
@@ -52,6 +62,7 @@ def register(
 
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
+        StaleRejected: the session that this very registration opened has ended.
     """
     _check(message)
     known = _id_of_name(connection, message.runner_name)
@@ -59,13 +70,16 @@ def register(
     runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
     now = database_now(connection)
+    session_id = registrations.session_of(message, now=now, rng=rng)
+    if registrations.is_repeated(connection, runner, session_id):
+        return _registered(runner_id, session_id, policy)
     reason = "a new session of the runner began"
     if runner["session_id"] is not None:
         end_session(
             connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
         )
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
-    session_id = _open_session(connection, runner_id, now=now, rng=rng)
+    _open_session(connection, runner_id, session_id, now=now)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
     _change(
@@ -86,6 +100,10 @@ def register(
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
+    return _registered(runner_id, session_id, policy)
+
+
+def _registered(runner_id: str, session_id: SessionId, policy: LeasePolicy) -> Registered:
     return Registered(
         runner_id=RunnerId(runner_id),
         session_id=session_id,
@@ -148,9 +166,8 @@ def _introduced(message: Register, *, now: int) -> dict[str, object]:
 
 
 def _open_session(
-    connection: sa.Connection, runner_id: str, *, now: int, rng: random.Random
-) -> SessionId:
-    session_id = SessionId(_new_id("ses", now=now, rng=rng))
+    connection: sa.Connection, runner_id: str, session_id: SessionId, *, now: int
+) -> None:
     session = {
         "session_id": session_id,
         "runner_id": runner_id,
@@ -159,7 +176,6 @@ def _open_session(
         "last_seen_at": now,
     }
     changes.born(connection, SESSION, [session], reason="its agent registered", now=now)
-    return session_id
 
 
 def _new_id(prefix: str, *, now: int, rng: random.Random) -> str:

@@ -348,6 +348,20 @@ def test_progress_repeated_or_overtaken_changes_nothing(desk: Desk) -> None:
     assert desk.states(lease) == ("active", "uploading_outputs", "uploading_outputs")
 
 
+def test_an_agent_that_asks_again_is_given_the_whole_phase_from_then(desk: Desk) -> None:
+    lease = desk.active(a_job_spec(timeouts=TIMEOUTS))
+    slack = desk.policy.lease.deadline_slack
+    desk.later(20_000)
+    desk.accept(lease)
+    assert due_in(desk, lease, "preparation") >= TIMEOUTS.preparation + slack
+    desk.progress(lease, Phase.RUNNING)
+    desk.later(20_000)
+    desk.accept(lease)
+    assert due_in(desk, lease, "execution") == TIMEOUTS.execution + slack - 20_000
+    desk.progress(lease, Phase.RUNNING)
+    assert due_in(desk, lease, "execution") >= TIMEOUTS.execution + slack
+
+
 def test_progress_of_a_stale_epoch_or_a_lapsed_lease_is_refused(desk: Desk) -> None:
     lease = desk.active()
     assert isinstance(desk.progress(lease, Phase.RUNNING, epoch=99), Refused)
