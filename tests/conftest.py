@@ -96,6 +96,13 @@ def _make_fast(url: sa.URL) -> None:
     administer(url, "SELECT pg_reload_conf()")
 
 
+def empty(engine: sa.Engine) -> None:
+    """Delete every row of a PostgreSQL database that a test added."""
+    with engine.begin() as connection:
+        for statement in _EMPTY[1:]:
+            connection.execute(sa.text(statement))
+
+
 def administer(url: sa.URL, *statements: str) -> None:
     """Run statements outside of any transaction."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
