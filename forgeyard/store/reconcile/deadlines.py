@@ -1,7 +1,7 @@
 """Deadlines against what they are of: every wait has one, and every one is of something."""
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -25,54 +25,52 @@ def _lacks(key: sa.ColumnElement[str], *kinds: DeadlineKind) -> sa.ColumnElement
     return ~sa.exists().where(_deadlines.c.entity_id == key, _deadlines.c.kind.in_(values))
 
 
-def _waits() -> sa.CompoundSelect[str, str, str, str]:
+def _waits() -> sa.Subquery:
     """Select every wait that lacks a deadline: what lacks which, in which run and partition."""
-    open_runs = _runs.c.state.in_(_GOING_ON)
-    of_runs = (
-        (DeadlineKind.RUN, ~_HELD),
-        (DeadlineKind.HELD, _HELD),
+    going_on = _runs.c.state.in_(_GOING_ON)
+    runs = (
+        _wait(_runs, _runs.c.run_id, kind).where(going_on, condition, _lacks(_runs.c.run_id, kind))
+        for kind, condition in ((DeadlineKind.RUN, ~_HELD), (DeadlineKind.HELD, _HELD))
     )
     of_jobs = (
         (DeadlineKind.QUEUE, JobState.ELIGIBLE),
         (DeadlineKind.RETRY, JobState.RETRY_WAITING),
     )
-    runs = (
-        sa.select(_runs.c.run_id, sa.literal(kind.value), _runs.c.run_id, _runs.c.partition).where(
-            open_runs, condition, _lacks(_runs.c.run_id, kind)
-        )
-        for kind, condition in of_runs
-    )
     jobs = (
-        sa.select(_jobs.c.job_id, sa.literal(kind.value), _jobs.c.run_id, _jobs.c.partition).where(
+        _wait(_jobs, _jobs.c.job_id, kind).where(
             _jobs.c.state == state.value, _lacks(_jobs.c.job_id, kind)
         )
         for kind, state in of_jobs
     )
+    key = _attempts.c.attempt_id
     attempts = (
-        sa.select(
-            _attempts.c.attempt_id,
-            sa.literal(_PHASE),
-            _attempts.c.run_id,
-            _attempts.c.partition,
-        )
-        .join(_leases, _leases.c.attempt_id == _attempts.c.attempt_id)
+        _wait(_attempts, key, _PHASE)
+        .join(_leases, _leases.c.attempt_id == key)
         .where(
             _leases.c.state == LeaseState.ACTIVE.value,
             _attempts.c.state.in_(phases.PHASES[1:]),
-            _lacks(_attempts.c.attempt_id, *ATTEMPT_DEADLINES),
+            _lacks(key, *ATTEMPT_DEADLINES),
         )
     )
-    return sa.union_all(*runs, *jobs, attempts)
+    return sa.union_all(*runs, *jobs, attempts).subquery()
+
+
+def _wait(table: sa.Table, key: sa.ColumnElement[str], lacks: str) -> sa.Select[Any]:
+    return sa.select(
+        key.label("entity"),
+        sa.literal(str(lacks)).label("lacks"),
+        table.c.run_id.label("of_run"),
+        table.c.partition.label("partition"),
+    )
 
 
 def _rows(connection: sa.Connection, look: Look) -> Sequence[tuple[str, str, str]]:
     """Read what lacks a deadline: what it is, the deadline that it lacks, and its run."""
-    waits = _waits().subquery()
-    entity, lacks, run_id, partition = waits.c
+    waits = _waits()
     query = (
-        sa.select(entity, lacks, run_id)
-        .where(look.inside(run_id), look.of_partition(partition))
-        .order_by(run_id, entity)
+        sa.select(waits.c.entity, waits.c.lacks, waits.c.of_run)
+        .where(look.inside(waits.c.of_run), look.of_partition(waits.c.partition))
+        .order_by(waits.c.of_run, waits.c.entity)
     )
     return [(entity_id, kind, of_run) for entity_id, kind, of_run in connection.execute(query)]
 

@@ -103,11 +103,11 @@ def _goal(row: Row) -> JobState | None:
     """Tell where the job of a live lease should be, if it can still get there."""
     offered = row["state"] == LeaseState.OFFERED
     fitting = (AttemptState.LEASED,) if offered else tuple(AttemptState(x) for x in WORKED_ON)
-    here = JobState(row["job_state"])
-    if row["epoch"] != row["job_epoch"] or row["attempt_state"] not in fitting:
+    known = row["job_state"] in _OPEN
+    if not known or row["epoch"] != row["job_epoch"] or row["attempt_state"] not in fitting:
         return None
     goal = JobState(row["attempt_state"])
-    return goal if here not in FINAL_JOB_STATES and _place(here) < _place(goal) else None
+    return goal if _place(JobState(row["job_state"])) < _place(goal) else None
 
 
 def _place(state: JobState) -> int:

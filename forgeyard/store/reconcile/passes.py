@@ -12,7 +12,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from forgeyard.errors import ForgeyardError
+from forgeyard.errors import ForgeyardError, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.findings import Finding, FindingOutcome
 from forgeyard.store import findings
@@ -70,7 +70,11 @@ def _reports(connection: sa.Connection, look: Look) -> tuple[Finding, ...]:
 def reconcile(
     engine: sa.Engine, policy: SchedulingPolicy, *, partition: str | None = None
 ) -> Reconciled:
-    """Repair what can be repaired, report the rest, and write all of it down."""
+    """Repair what can be repaired, report the rest, and write all of it down.
+
+    Raises:
+        StoreUnavailable: the database does not answer; what was repaired by then stays so.
+    """
     with read(engine) as connection:
         look = Look(policy=policy, now=database_now(connection), partition=partition)
     done = repair(engine, COMPARISONS, look, limit=policy.reconcile.repairs)
@@ -117,6 +121,8 @@ def _repair_within(
             repaired = [replace(one, outcome=FindingOutcome.REPAIRED) for one in broken]
             findings.record(connection, repaired, now=database_now(connection))
             return repaired
+    except StoreUnavailable:
+        raise  # the others would have to wait for it just as long; the next one goes on
     except ForgeyardError as error:
         why = error.message
     except Exception as error:
