@@ -167,6 +167,7 @@ def test_what_cannot_be_repaired_is_told_and_stops_nothing_else(desk: Desk) -> N
         found = {one.kind: one.outcome for one in reconcile(desk.engine).findings}
         assert found.pop(FindingKind.RUNNER_SUM, None) in (None, FindingOutcome.REPAIRED)
         assert found == {FindingKind.LEASE_ORPHAN: FindingOutcome.FAILED}
+    assert desk.run_state(lease.run_id) == "running", "what nobody understands has not ended"
     assert len(desk.rows(tables.findings, kind="runner_sum")) == 1
     assert len(desk.rows(tables.findings, outcome="failed")) == 1, "the same failure is told once"
 
