@@ -5,7 +5,8 @@ or a hand in the database. What a scope uses is the sum of its reservations, so 
 fairness are right when these are (RCN-012, RCN-013, RCN-017).
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -13,7 +14,7 @@ import sqlalchemy as sa
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.scheduler.findings import Finding, FindingKind
-from forgeyard.store import changes, phases, scopes, tables
+from forgeyard.store import bulk, changes, phases, scopes, tables
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
@@ -28,10 +29,11 @@ _COMPARED = ("runner_id", *DIMENSIONS, *_SCOPED)
 
 def find(connection: sa.Connection, look: Look) -> list[Finding]:
     """Compare leases, reservations and the sums of runners, in three statements."""
+    wrong, strays = _wrong(connection, look), _strays(connection, look)
     return [
-        *_of_leases(connection, look),
-        *_strays(connection, look),
-        *_of_runners(connection, look),
+        *(_of_lease(row) for row in wrong),
+        *(_of_stray(row) for row in strays),
+        *_of_runners(connection, look, _owed(wrong, strays)),
     ]
 
 
@@ -53,7 +55,8 @@ def _due() -> sa.Select[Any]:
     )
 
 
-def _of_leases(connection: sa.Connection, look: Look) -> Iterable[Finding]:
+def _wrong(connection: sa.Connection, look: Look) -> list[Row]:
+    """Read the live leases whose reservation is not what it should be, with both."""
     due = _due().where(look.inside(_leases.c.runner_id)).subquery()
     kept = [_reservations.c[name].label(f"kept_{name}") for name in _COMPARED]
     differs = (_reservations.c[name] != due.c[name] for name in _COMPARED)
@@ -63,7 +66,7 @@ def _of_leases(connection: sa.Connection, look: Look) -> Iterable[Finding]:
         .where(sa.or_(_reservations.c.lease_id.is_(None), *differs))
         .order_by(due.c.runner_id, due.c.lease_id)
     )
-    return [_of_lease(dict(row)) for row in connection.execute(query).mappings()]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _of_lease(row: Row) -> Finding:
@@ -79,7 +82,7 @@ def _of_lease(row: Row) -> Finding:
     )
 
 
-def _strays(connection: sa.Connection, look: Look) -> Iterable[Finding]:
+def _strays(connection: sa.Connection, look: Look) -> list[Row]:
     alive = sa.exists().where(
         _leases.c.lease_id == _reservations.c.lease_id, _leases.c.state.in_(LIVE)
     )
@@ -88,38 +91,61 @@ def _strays(connection: sa.Connection, look: Look) -> Iterable[Finding]:
         .where(~alive, look.inside(_reservations.c.runner_id))
         .order_by(_reservations.c.runner_id, _reservations.c.lease_id)
     )
-    return [
-        Finding(
-            kind=FindingKind.RESERVATION_STRAY,
-            entity=row["lease_id"],
-            within=row["runner_id"],
-            found=_said((name, row[name]) for name in DIMENSIONS),
-            expected="none",
-        )
-        for row in connection.execute(query).mappings()
-    ]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def _of_runners(connection: sa.Connection, look: Look) -> Iterable[Finding]:
-    """Compare what runners say that they hold with what their live leases need."""
-    due = _due().where(look.inside(_leases.c.runner_id)).subquery()
-    totals = (sa.func.sum(due.c[name]).label(name) for name in DIMENSIONS)
-    sums = sa.select(due.c.runner_id, *totals).group_by(due.c.runner_id).subquery()
-    needed = {name: sa.func.coalesce(sums.c[name], 0) for name in DIMENSIONS}
+def _of_stray(row: Row) -> Finding:
+    return Finding(
+        kind=FindingKind.RESERVATION_STRAY,
+        entity=row["lease_id"],
+        within=row["runner_id"],
+        found=_said((name, row[name]) for name in DIMENSIONS),
+        expected="none",
+    )
+
+
+def _owed(wrong: Iterable[Row], strays: Iterable[Row]) -> dict[str, Counter[str]]:
+    """Tell by how much the reservations of each runner will grow when they are right."""
+    owed: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in wrong:
+        for name in DIMENSIONS:
+            owed[row["runner_id"]][name] += row[name]
+            owed[row["kept_runner_id"]][name] -= row[f"kept_{name}"] or 0
+    for row in strays:
+        owed[row["runner_id"]].subtract({name: row[name] for name in DIMENSIONS})
+    return owed
+
+
+def _of_runners(
+    connection: sa.Connection, look: Look, owed: Mapping[str, Counter[str]]
+) -> Iterable[Finding]:
+    """Compare what runners say that they hold with what their reservations should add up to."""
+    totals = (sa.func.sum(_reservations.c[name]).label(name) for name in DIMENSIONS)
+    by_runner = sa.select(_reservations.c.runner_id, *totals).group_by(_reservations.c.runner_id)
+    sums = by_runner.where(look.inside(_reservations.c.runner_id)).subquery()
+    booked = {name: sa.func.coalesce(sums.c[name], 0) for name in DIMENSIONS}
     query = (
         sa.select(
             _runners.c.runner_id,
             *(_runners.c[f"reserved_{name}"].label(name) for name in DIMENSIONS),
-            *(amount.label(f"needed_{name}") for name, amount in needed.items()),
+            *(amount.label(f"needed_{name}") for name, amount in booked.items()),
         )
         .outerjoin(sums, sums.c.runner_id == _runners.c.runner_id)
         .where(
             look.inside(_runners.c.runner_id),
-            sa.or_(*(_runners.c[f"reserved_{name}"] != needed[name] for name in DIMENSIONS)),
+            sa.or_(
+                bulk.among(connection, _runners.c.runner_id, [name for name in owed if name]),
+                *(_runners.c[f"reserved_{name}"] != booked[name] for name in DIMENSIONS),
+            ),
         )
         .order_by(_runners.c.runner_id)
     )
-    return [_of_runner(dict(row)) for row in connection.execute(query).mappings()]
+    for found in connection.execute(query).mappings():
+        more = owed.get(found["runner_id"], Counter())
+        needed = {f"needed_{n}": int(found[f"needed_{n}"]) + more[n] for n in DIMENSIONS}
+        row = {**found, **needed}
+        if any(row[name] != row[f"needed_{name}"] for name in DIMENSIONS):
+            yield _of_runner(row)
 
 
 def _of_runner(row: Row) -> Finding:
