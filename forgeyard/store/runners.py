@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
-from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
+from forgeyard.model.ids import RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
     PROTOCOL_VERSION,
@@ -20,24 +20,24 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
-from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState, Suspicion
+from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import (
     changes,
     codec,
-    fence,
     generations,
     liveness,
     registrations,
-    repair,
+    reported,
     reports,
     tables,
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
+from forgeyard.store.reconcile import books
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
 POOL = "pol_default"
@@ -89,13 +89,13 @@ def register(
         reason="its agent registered",
         now=now,
         session_id=session_id,
-        suspect=0,
+        suspect=Suspicion.NONE.value,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
         health=RunnerHealth.HEALTHY.value,
         health_reason=None,
         **introduced,
-        **repair.recount(connection, runner_id),
+        **books.recount(connection, runner_id, policy=policy),
     )
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
@@ -195,7 +195,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     now = database_now(connection)
     state = state_told(runner, message)
     able = _able(message, now=now)
-    said = {"suspect": 0, "pressure": message.pressure.value, **able}
+    said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
     _change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
@@ -203,12 +203,18 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     connection.execute(
         sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
     )
-    abandon = _not_held(connection, session_id, message.held, now=now)
+    abandon = reported.compare(connection, runner, message.held, now=now)
     report = message.report
     if report is not None and reports.differs(runner, reports.described(report, now=now)):
         generations.bump(connection)
     _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+
+
+def _suspicion(runner: Row) -> int:
+    """Clear what a sign of life clears; conflicts at commit are no matter of that (SP-036)."""
+    suspicion: int = runner["suspect"]
+    return suspicion if suspicion == Suspicion.CONFLICTS else Suspicion.NONE.value
 
 
 def _able(message: Heartbeat, *, now: int) -> dict[str, object]:
@@ -264,22 +270,6 @@ def _wanted(runner: Row) -> RunnerState | None:
     if runner["drain_requested"]:
         return RunnerState.DRAINING
     return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
-
-
-def _not_held(
-    connection: sa.Connection, session_id: str, held: tuple[LeaseId, ...], *, now: int
-) -> tuple[LeaseId, ...]:
-    """Pick the leases that an agent works for although they are not its own any more."""
-    if not held:
-        return ()
-    query = sa.select(_leases).where(
-        _leases.c.lease_id.in_(held),
-        _leases.c.session_id == session_id,
-        _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
-    )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    alive = {row["lease_id"] for row in rows if fence.ends_at(row) >= now}
-    return tuple(lease_id for lease_id in held if lease_id not in alive)
 
 
 def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) -> None:
