@@ -37,7 +37,7 @@ def given(
     """Present a parameter, which `rows_text` wrote, as a table; objects come as their JSON text."""
     parameter = sa.bindparam(name, type_=sa.Text())
     if dialect.name == "postgresql":
-        typed = (
+        typed: tuple[sa.ColumnClause[Any], ...] = (
             *(sa.column(column, sa.Text()) for column in texts),
             *(sa.column(column, sa.BigInteger()) for column in numbers),
             *(sa.column(column, postgresql.JSON()) for column in objects),

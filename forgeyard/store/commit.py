@@ -177,7 +177,7 @@ def _judge(
         {job_id: _job_standing(row) for job_id, row in seen.jobs.items()},
         _runner_standings(connection, seen.runners, requests, policy=policy),
         gates=Gates(scoped, seen.keys),
-        holds=Holds(holds.counting(seen.rooms, seen.now), seen.now),
+        holds=Holds(holds.counting(seen.rooms), seen.now),
     )
 
 

@@ -85,7 +85,6 @@ def write(
         "granted": len(grants),
         "digest": cycle["policy_digest"],
         "reason": f"granted by cycle {cycle['cycle_id']}",
-        "grace": policy.connectivity_grace,
         "expiry": now + policy.offer_ttl,
         "moment": now,
     }
@@ -104,6 +103,7 @@ def _grant(grant: Grant, charged: tuple[Charge, ...], now: int, policy: LeasePol
         "note": _with(grant.devices) if grant.devices else "",
         "score": grant.score,
         "ends_by": now + at_most,
+        "grace_ms": policy.grace_of(placement["wishes"].offline),
         "charged": [
             {"price": one.price, "start": one.start, "before": one.before} for one in charged
         ],
@@ -178,7 +178,7 @@ def _granted(dialect: sa.Dialect) -> sa.CTE:
         dialect,
         "grants",
         texts=("job_id", "runner_id", "attempt_id", "lease_id", "note"),
-        numbers=("score", "ends_by"),
+        numbers=("score", "ends_by", "grace_ms"),
         objects=("charged", "payload"),
     )
     jobs, runners = tables.jobs, tables.runners
@@ -212,12 +212,20 @@ def _attempts(granted: sa.CTE) -> Values:
 
 
 def _leases(granted: sa.CTE) -> Values:
-    same = ("lease_id", "attempt_id", "job_id", "runner_id", "session_id", "epoch", "charged")
+    same = (
+        "lease_id",
+        "attempt_id",
+        "job_id",
+        "runner_id",
+        "session_id",
+        "epoch",
+        "grace_ms",
+        "charged",
+    )
     return {
         **_copied(granted, *same),
         "state": sa.literal(LeaseState.OFFERED.value),
         "version": sa.literal(1),
-        "grace_ms": _number("grace"),
         "offered_at": _number("moment"),
         "expires_at": _number("expiry"),
     }

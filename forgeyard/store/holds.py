@@ -15,41 +15,42 @@ from forgeyard.scheduler.holds import BackfillWish, HeldRoom, HoldKind, earliest
 from forgeyard.store import bulk, changes, tables
 from forgeyard.store.amounts import DIMENSIONS, resources_of
 from forgeyard.store.changes import Row
+from forgeyard.store.engine import now_ms
 
 _held, _jobs = tables.held_room, tables.jobs
 _runners, _reservations = tables.runners, tables.reservations
 
 
-def load(connection: sa.Connection, *, now: int) -> tuple[HeldRoom, ...]:
-    """Read the holds that count now."""
-    return counting([dict(row) for row in connection.execute(query()).mappings()], now)
-
-
-def query() -> sa.Select[Any]:
-    """Ask for all holds, and whether their jobs still wait."""
-    waits = sa.and_(_jobs.c.state == JobState.ELIGIBLE.value, _jobs.c.cancel_reason.is_(None))
-    return (
-        sa.select(_held, sa.case((waits, 1), else_=0).label("waits"))
-        .join(_jobs, _jobs.c.job_id == _held.c.job_id)
-        .order_by(_held.c.job_id)
-    )
-
-
-def counting(rows: Iterable[Row], now: int) -> tuple[HeldRoom, ...]:
-    """Keep the holds that count, among the rows of `query`."""
-    return tuple(
-        _hold(row)
-        for row in rows
-        if row["waits"] and (row["kind"] == HoldKind.BACKFILL or row["deadline_at"] > now)
-    )
-
-
-def _counts(now: int) -> sa.ColumnElement[bool]:
+def _counts(now: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
     return sa.and_(
         _jobs.c.state == JobState.ELIGIBLE.value,
         _jobs.c.cancel_reason.is_(None),
         sa.or_(_held.c.kind == HoldKind.BACKFILL.value, _held.c.deadline_at > now),
     )
+
+
+_OF_JOBS = sa.select(_held).join(_jobs, _jobs.c.job_id == _held.c.job_id).order_by(_held.c.job_id)
+_COUNTING_ROWS = _OF_JOBS.where(_counts(sa.bindparam("now", type_=sa.BigInteger())))
+_COUNTING = _COUNTING_ROWS.with_only_columns(_held.c.job_id).order_by(None).scalar_subquery()
+_DELETE_OLD = sa.delete(_held).where(
+    _held.c.partition == sa.bindparam("partition"), _held.c.job_id.not_in(_COUNTING)
+)
+
+
+def load(connection: sa.Connection, *, now: int) -> tuple[HeldRoom, ...]:
+    """Read the holds that count now."""
+    rows = connection.execute(_COUNTING_ROWS, {"now": now}).mappings()
+    return tuple(_hold(dict(row)) for row in rows)
+
+
+def query() -> sa.Select[Any]:
+    """Ask for all holds, and whether each counts now."""
+    return _OF_JOBS.add_columns(sa.case((_counts(now_ms()), 1), else_=0).label("counts"))
+
+
+def counting(rows: Iterable[Row]) -> tuple[HeldRoom, ...]:
+    """Keep the holds that count, among the rows of `query`."""
+    return tuple(_hold(row) for row in rows if row["counts"])
 
 
 def _hold(row: Row) -> HeldRoom:
@@ -69,14 +70,8 @@ def keep(connection: sa.Connection, partition: str, wish: BackfillWish | None, *
 
     The runner is the one that is sure to have room first; a hold that stands keeps its runner.
     """
-    counting = (
-        sa.select(_held.c.job_id)
-        .join(_jobs, _jobs.c.job_id == _held.c.job_id)
-        .where(_counts(now))
-        .scalar_subquery()
-    )
     mine = _held.c.partition == partition
-    connection.execute(sa.delete(_held).where(mine, _held.c.job_id.not_in(counting)))
+    connection.execute(_DELETE_OLD, {"partition": partition, "now": now})
     backfill = sa.select(_held).where(mine, _held.c.kind == HoldKind.BACKFILL.value)
     row = connection.execute(backfill).mappings().first()
     if row is not None:

@@ -43,7 +43,7 @@ class Seen:
     """All room that is held, also what does not count any more."""
 
 
-def plan(connection: sa.Connection, cycle_id: int) -> tuple[Row, list[Row]]:
+def plan(connection: sa.Connection, cycle_id: int) -> tuple[Row, Sequence[Row]]:
     """Lock a cycle; read its placements in order, with what never changes about their jobs.
 
     Raises:

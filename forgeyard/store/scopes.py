@@ -24,6 +24,7 @@ from forgeyard.store.changes import Row
 PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
 """The columns that name a job's scopes, outermost first."""
 _scopes, _reservations = tables.scopes, tables.reservations
+_ALL = sa.select(_scopes)
 _HOLDERS = (*PATH, "pool_id")
 _SUMMED = ("cpu_milli", "memory_bytes")
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
@@ -37,7 +38,7 @@ def path_of(row: Row) -> tuple[str, str, str, str]:
 
 def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
     """Read every scope with what its jobs hold now."""
-    rows = [dict(row) for row in connection.execute(sa.select(_scopes)).mappings()]
+    rows = [dict(row) for row in connection.execute(_ALL).mappings()]
     return seen(rows, usage(connection) if are_limited(rows) else {})
 
 
