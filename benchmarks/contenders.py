@@ -59,7 +59,7 @@ class Recipe:
 
 PGQUEUER = Recipe(name="pgqueuer", packages=("pgqueuer", "asyncpg"))
 PROCRASTINATE = Recipe(name="procrastinate", packages=("procrastinate>=3,<4", "psycopg[binary]"))
-BUILDGRID = Recipe(name="buildgrid", packages=("buildgrid==0.4.4", "psycopg[binary]"))
+BUILDGRID = Recipe(name="buildgrid", packages=("buildgrid==0.4.4", "psycopg2-binary"))
 
 
 @dataclass(kw_only=True)

@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from buildgrid.server.cas.storage.lru_memory_cache import LRUMemoryCache
 from buildgrid.server.context import instance_context
 from buildgrid.server.enums import BotStatus
-from buildgrid.server.operations.filtering import FilterParser  # noqa: F401 - completes its models
 from buildgrid.server.scheduler.impl import Scheduler
 from buildgrid.server.scheduler.properties import DynamicPropertySet
 from buildgrid.server.sql.models import Base, BotEntry, BotPlatformEntry, JobEntry
@@ -26,8 +25,8 @@ QUEUED = 2
 
 async def main(address: str, jobs: int) -> None:
     """Fill its tables with bots and queued jobs, and let it assign."""
-    provider = SqlProvider(connection_string=address)
-    scheduler = Scheduler(provider, LRUMemoryCache(1 << 20), property_set=DynamicPropertySet())
+    provider = SqlProvider(connection_string=address.replace("postgresql:", "postgresql+psycopg2:"))
+    scheduler = Scheduler(provider, LRUMemoryCache(1 << 20), property_set=_properties())
     with provider.session() as session:
         Base.metadata.create_all(session.connection())
         now = datetime.utcnow()  # noqa: DTZ003 - as it stores them
@@ -41,6 +40,13 @@ async def main(address: str, jobs: int) -> None:
             return sum(scheduler.assign_job_by_priority() for _ in range(count))
 
     await serve(backend, take)
+
+
+def _properties() -> DynamicPropertySet:
+    none: set[str] = set()
+    return DynamicPropertySet(
+        unique_property_keys=none, match_property_keys=none, wildcard_property_keys=none
+    )
 
 
 def _bot(number: int, now: datetime) -> BotEntry:
