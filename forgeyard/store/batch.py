@@ -7,12 +7,14 @@ depends on how much there is. SQLite, which is in the process, runs them one aft
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from forgeyard.store.changes import Row
+
+Query: TypeAlias = sa.Select[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,16 +72,16 @@ def changes_of(dialect: sa.Dialect, statements: Sequence[sa.UpdateBase]) -> Batc
     if dialect.name != "postgresql":
         return Batch(each=tuple((str(place), one) for place, one in enumerate(statements)))
     parts = [one.cte(f"change_{place}") for place, one in enumerate(statements)]
-    return _compiled(dialect, sa.select(sa.literal_column("1")).add_cte(*parts))
+    return _compiled(dialect, sa.select(sa.literal_column("1", sa.Integer())).add_cte(*parts))
 
 
-def questions_of(dialect: sa.Dialect, queries: Mapping[str, sa.Select[Any]]) -> Batch:
+def questions_of(dialect: sa.Dialect, queries: Mapping[str, Query]) -> Batch:
     """Prepare queries that are all asked, and answered in this order."""
     if dialect.name != "postgresql":
         return Batch(each=tuple(queries.items()))
     answers = [
         sa.select(
-            sa.literal_column(f"'{name}'").label("name"),
+            sa.literal_column(f"'{name}'", sa.Text()).label("name"),
             sa.select(sa.cast(sa.func.json_agg(sa.column(name)), sa.Text()))
             .select_from(query.subquery(name))
             .scalar_subquery()
@@ -93,7 +95,7 @@ def questions_of(dialect: sa.Dialect, queries: Mapping[str, sa.Select[Any]]) -> 
 def _compiled(dialect: sa.Dialect, statement: sa.ClauseElement) -> Batch:
     """Compile for good: even to look a long statement up takes longer than to run it."""
     compiled = statement.compile(dialect=dialect)
-    return Batch(text=str(compiled), parameters=compiled.params)
+    return Batch(text=str(compiled), parameters=dict(compiled.params or {}))
 
 
 def change(connection: sa.Connection, batch: Batch, parameters: Mapping[str, object]) -> None:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -114,7 +113,7 @@ def _look(dialect: sa.Dialect) -> batch.Batch:
         .join(_jobs, _jobs.c.job_id == holds_of.c.job_id)
         .where(batch.among(dialect, holds_of.c.key_name, "key_names"))
     )
-    queries = {
+    queries: dict[str, batch.Query] = {
         "jobs": _job_query(dialect),
         "runners": _runner_query(dialect).with_for_update(of=_runners),
         "usage": scopes.usage_query().where(limited == 1),
@@ -131,7 +130,7 @@ def _more(dialect: sa.Dialect) -> batch.Batch:
     return batch.questions_of(dialect, {"runners": query})
 
 
-def _job_query(dialect: sa.Dialect) -> sa.Select[Any]:
+def _job_query(dialect: sa.Dialect) -> batch.Query:
     names = ("job_id", "run_id", "state", "cancel_reason", "priority", "eligible_at")
     runs = tables.runs
     return (
@@ -145,7 +144,7 @@ def _job_query(dialect: sa.Dialect) -> sa.Select[Any]:
     )
 
 
-def _runner_query(dialect: sa.Dialect) -> sa.Select[Any]:
+def _runner_query(dialect: sa.Dialect) -> batch.Query:
     """Ask for runners with the version of their pool, whose scope is locked."""
     pools = tables.pools
     return (
