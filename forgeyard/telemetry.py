@@ -51,6 +51,11 @@ CONFLICTS = Counter(
     ("verdict",),
     registry=REGISTRY,
 )
+TURNED_AWAY = Counter(
+    "forgeyard_api_turned_away",
+    "Requests that were answered 503 because too many were being answered already.",
+    registry=REGISTRY,
+)
 PREEMPTIONS = Counter(
     "forgeyard_scheduler_preemptions",
     "Jobs that were stopped to make room for an urgent one.",
@@ -73,6 +78,18 @@ PLACEMENT_SCORE = Histogram(
     "forgeyard_scheduler_placement_score",
     "The score, out of 1000, of the runner that each placed job got.",
     buckets=_SCORES,
+    registry=REGISTRY,
+)
+PLACEMENT_LOCALITY = Histogram(
+    "forgeyard_scheduler_placement_locality_score",
+    "How near, out of 1000, the planned runner of each job with inputs is to them.",
+    buckets=_SCORES,
+    registry=REGISTRY,
+)
+LOCALITY = Counter(
+    "forgeyard_locality_archives",
+    "Archives that attempts needed, by kind (input, cache) and where they were: at_hand, fetched.",
+    ("kind", "where"),
     registry=REGISTRY,
 )
 DISPATCH_FAILURES = Counter(
@@ -103,6 +120,12 @@ BATCHED = Histogram(
 SWEPT = Counter(
     "forgeyard_upkeep_swept",
     "What the sweep had to do: expired offers and leases, other deadlines, settling, repairs.",
+    ("kind",),
+    registry=REGISTRY,
+)
+FINDINGS = Counter(
+    "forgeyard_reconciler_findings",
+    "What contradicted itself in the store, by kind; counted by whoever reconciled.",
     ("kind",),
     registry=REGISTRY,
 )

@@ -34,6 +34,8 @@ GOES_ON: Final = "goes on after conflicts"
 EVENTS: Final = 900
 CYCLE_TIMEOUT: Final = timedelta(minutes=5)
 PEEK_TIMEOUT: Final = timedelta(seconds=5)
+ON_TO_THE_NEWEST: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+"""A run stays with the build it began on; where workers have builds, the next one begins anew."""
 
 
 @workflow.defn(name=contracts.SCHEDULER_LOOP)
@@ -65,7 +67,7 @@ class SchedulerLoop:
             self._show()
             _end_if_cancelled()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(self._state)
+        workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self) -> bool:
         info = workflow.info()
@@ -73,6 +75,7 @@ class SchedulerLoop:
             self._rounds >= self._state.rounds_per_run
             or info.get_current_history_length() >= EVENTS
             or info.is_continue_as_new_suggested()
+            or info.is_target_worker_deployment_version_changed()
         )
 
     async def _is_woken(self) -> bool:
@@ -116,15 +119,7 @@ class SchedulerLoop:
             workflow.logger.warning("cycle %d failed: %s", self._state.cycle, cause)
             self._state = self._after_nothing(failure=str(cause))
             return
-        if summary.granted or summary.more or not summary.hopeful:
-            self._state = self._after_success(summary)
-        elif summary.planned and workflow.patched(GOES_ON):
-            self._state = self._after_conflicts(summary)
-        else:
-            self._state = replace(self._after_nothing(failure=""), last=summary)
-        if summary.wake_in_ms:
-            sooner = min(self._state.wait_ms, summary.wake_in_ms)
-            self._state = replace(self._state, wait_ms=sooner)
+        self._state = self._after(summary)
 
     async def _child(self) -> contracts.CycleSummary:
         """Start the next cycle; a number that an orphan still uses is skipped."""
@@ -143,6 +138,22 @@ class SchedulerLoop:
             except WorkflowAlreadyStartedError:
                 continue
             return summary
+
+    def _after(self, summary: contracts.CycleSummary) -> contracts.LoopState:
+        """Decide what follows a cycle that was carried out."""
+        if summary.granted or summary.more or not summary.hopeful:
+            after = self._after_success(summary)
+        elif summary.planned and self._goes_on():
+            after = self._after_conflicts(summary)
+        else:
+            after = replace(self._after_nothing(failure=""), last=summary)
+        if summary.wake_in_ms:
+            after = replace(after, wait_ms=min(after.wait_ms, summary.wake_in_ms))
+        return after
+
+    def _goes_on(self) -> bool:
+        """Tell whether this loop goes on after conflicts; one that began before that does not."""
+        return workflow.patched(GOES_ON)
 
     def _after_success(self, summary: contracts.CycleSummary) -> contracts.LoopState:
         """Go on at once if there may be more to place, soon if jobs are left, else rest."""

@@ -1,5 +1,6 @@
 """What the routes work with; built once by `serve`, or by a test."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -38,6 +39,10 @@ class ApiDependencies:
     keepalive: Keepalive
     figures: Collector
     """What the store can tell Prometheus."""
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when this process was asked to end: whoever can should ask another one."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it begins to: what waits is answered with what there is."""
 
     def policy(self, connection: sa.Connection) -> SchedulingPolicy:
         """Read the policy in force, at most a second old."""

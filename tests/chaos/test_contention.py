@@ -11,7 +11,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from forgeyard.errors import AccountingCorrupt, IllegalTransition
 from forgeyard.store import commit, fence, keys
 from forgeyard.store.changes import Row
-from tests.chaos.crowd import VACUOUS, Crowd, Seen
+from tests.chaos.contention import VACUOUS, Crowd, Seen
 from tests.conftest import empty
 
 pytestmark = pytest.mark.integration

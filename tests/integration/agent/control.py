@@ -41,7 +41,7 @@ from tests.integration.agent.scripts import eventually
 TOKEN = "sesame-open"
 KINDS = (
     *("accept", "progress", "logs", "outputs", "complete", "renewals", "inputs", "poll"),
-    "caches",
+    *("caches", "sessions"),
 )
 TOOLS = ("sh", "sleep", "cat", "mkdir", "tr", "touch", "wc", "env", "cp", "rm")
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)
@@ -140,7 +140,7 @@ class Control:
         }
         own = {"name": name, "work_dir": str(self.folder / name), "path": str(self._tools())}
         config = AgentConfig.model_validate({**usual, **own, **changed})
-        return AgentSettings(url=self.url, token=TOKEN, config=config, limits=LIMITS)
+        return AgentSettings(urls=(self.url,), token=TOKEN, config=config, limits=LIMITS)
 
     def _tools(self) -> Path:
         """Offer the few programs that the scripts use, so that no agent asks for versions."""
@@ -256,7 +256,7 @@ class Control:
 
     def client(self) -> AgentClient:
         """Connect as another agent would."""
-        return AgentClient(self.url, TOKEN)
+        return AgentClient((self.url,), TOKEN)
 
     def _wired(self) -> ASGIApp:
         """Make the agent API, behind a network that a test can hold up."""
