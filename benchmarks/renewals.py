@@ -48,7 +48,9 @@ if sys.argv[1] == "alone":
     # As many transactions as renewals, as it was before they were written together.
     pace = batches.Batches.__init__.__kwdefaults__
     pace["most"], pace["pace_s"] = 1, 0.0
-asyncio.run(serve(config.load(), asyncio.Event(), listening=lambda at: print(at.agent_url, flush=True)))
+def listening(at):
+    print(at.agent_url, flush=True)
+asyncio.run(serve(config.load(), asyncio.Event(), listening=listening))
 """
 Figures = dict[str, float]
 
