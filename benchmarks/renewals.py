@@ -25,7 +25,7 @@ import httpx
 import sqlalchemy as sa
 
 from benchmarks.measures import Goal, at_least, at_most, stopwatch
-from forgeyard.config import StoreConfig
+from forgeyard.config import Config, StoreConfig
 from forgeyard.model.ids import LeaseId, SessionId
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Renew, Renewal
@@ -178,7 +178,7 @@ def _served(way: str, url: str, directory: Path, postgresql: int) -> Generator[A
     try:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        token = next((directory / way).glob("*token*")).read_text().strip()
+        token = Config(data_dir=directory / way).token_path().read_text().strip()
         yield Api(url=address, token=token, pid=process.pid, postgresql=postgresql)
     finally:
         process.kill()

@@ -72,6 +72,7 @@ def late_result_against_new_lease(desk: Desk, rounds: int) -> Counter[tuple[str,
         desk.settle(old)
         assert desk.cycle().granted == 1
         (new,) = desk.leases(state="offered")
+        assert new.runner_id != old.runner_id, "the one that lost it gets it again"
         desk.accept(new)
         late, rightful = at_once(
             [
@@ -89,7 +90,7 @@ def late_result_against_new_lease(desk: Desk, rounds: int) -> Counter[tuple[str,
     return answers
 
 
-@pytest.mark.requirement("LSE-002", "LSE-005", "LSE-008")
+@pytest.mark.requirement("LSE-002", "LSE-005", "LSE-008", "GAT-007")
 def test_a_late_result_never_counts_against_the_lease_that_came_after_it(
     desk: Desk, pytestconfig: pytest.Config, record_property: Record
 ) -> None:
