@@ -16,7 +16,10 @@ from tests.conftest import empty
 
 pytestmark = pytest.mark.integration
 RUNS, STEPS = 50, 40
-NOTICED = (AssertionError, IllegalTransition, AccountingCorrupt, sa.exc.IntegrityError, Flaky)
+NOTICED = (
+    *(AssertionError, IllegalTransition, AccountingCorrupt, ValueError),
+    *(sa.exc.IntegrityError, Flaky),
+)
 """How a broken rule shows: in a check of the crowd, or in a guard of the product's own.
 
 Threads do not meet again as they did, so Hypothesis often says of a failure that it is flaky.
