@@ -119,7 +119,8 @@ def _agents(engine: sa.Engine) -> list[Renew]:
         pass
     with write(engine) as connection:
         now = database_now(connection)
-        active = {"state": "active", "accepted_at": now, "expires_at": now + 86_400_000}
+        # On a busy machine a round may take longer than any lease would live.
+        active = {"state": "active", "accepted_at": now, "grace_ms": 86_400_000}
         connection.execute(sa.update(tables.leases).values(active))
         held = list(connection.execute(sa.select(tables.leases.c.lease_id)).scalars())
         sessions = [
