@@ -13,15 +13,16 @@ import sqlalchemy as sa
 
 from forgeyard.model.capability import Requirements
 from forgeyard.model.equipment import Equipment, EquipmentRequirement, Gpu, GpuRequirement
+from forgeyard.model.ids import SessionId
 from forgeyard.model.job import JobSpec, Priority
 from forgeyard.model.policy import PreemptionPolicy, SchedulingPolicy
-from forgeyard.model.protocol import Heartbeat, Outcome
+from forgeyard.model.protocol import Complete, Heartbeat, Outcome
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.model.wishes import Preemptibility, Wishes
 from forgeyard.scheduler import place
 from forgeyard.scheduler.grant import Verdict
 from forgeyard.scheduler.preempt import Nomination
-from forgeyard.store import policies, preemption, runners, runs, shares, snapshot, tables
+from forgeyard.store import leases, policies, preemption, runners, runs, shares, snapshot, tables
 from forgeyard.store.commit import CommitOutcome, commit_cycle
 from forgeyard.store.engine import read, write
 from forgeyard.store.shares import Shares
@@ -34,6 +35,7 @@ from tests.builders import (
     some_resources,
 )
 from tests.chaos.invariants import violations
+from tests.chaos.test_contention import without_runner_locks
 from tests.conftest import empty
 from tests.integration.store.test_commit import a_plan
 from tests.integration.store.test_commit_races import WAITING, at_once
@@ -174,6 +176,38 @@ def test_a_session_that_begins_meanwhile_gets_the_lease_and_the_one_before_does_
     (lease,) = desk.leases()
     (session,) = desk.rows(tables.sessions, state="open")
     assert lease.session_id == session["session_id"] != before
+
+
+def given_back_meanwhile(desk: Desk) -> dict[str, int]:
+    """Commit a job to a runner whose other job is completing; return what the runner holds."""
+    session = desk.register(total=ROOM)
+    desk.submit(a_job_spec("first"))
+    assert desk.cycle().granted == 1
+    (ending,) = desk.leases()
+    desk.accept(ending)
+    desk.submit(a_job_spec("second"))
+    done = Complete(
+        session_id=SessionId(ending.session_id), epoch=ending.epoch, outcome=Outcome.SUCCEEDED
+    )
+
+    def complete(connection: sa.Connection, desk: Desk) -> None:
+        leases.complete(connection, ending.lease_id, done, policy=desk.policy.lease)
+
+    assert behind(desk, desk.plan(), complete).granted == 1
+    return desk.reserved(session.runner_id)
+
+
+@pytest.mark.requirement("LSE-006", "RCN-028")
+def test_what_is_given_back_while_a_commit_waits_stays_given_back(desk: Desk) -> None:
+    assert given_back_meanwhile(desk)["slots"] == 1
+
+
+def test_a_commit_that_does_not_lock_its_runners_is_noticed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_runner_locks(monkeypatch)
+    with pytest.raises(AssertionError, match="cpu_milli"):
+        given_back_meanwhile(desk)
 
 
 @pytest.mark.requirement("RCN-025", "LSE-005")
