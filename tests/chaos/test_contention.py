@@ -44,6 +44,7 @@ def let_loose(engine: sa.Engine, *, runs: int, rounds: int = 1) -> Seen:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
         print_blob=False,
+        report_multiple_bugs=False,
     )
     run_state_machine_as_test(Here, settings=chosen)
     return Here.seen
