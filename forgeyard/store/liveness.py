@@ -7,7 +7,7 @@ once, for the row is locked and the gap is gone when the next beat reads it.
 
 import sqlalchemy as sa
 
-from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
 from forgeyard.store import changes, tables
 from forgeyard.store.engine import database_now
@@ -25,7 +25,7 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
     query = sa.select(liveness.c.beat_at).where(here).with_for_update()
     beat_at: int = connection.execute(query).scalar_one()
     now = database_now(connection)
-    gap = now - beat_at if now - beat_at > policy.sweep.renewal_gap else 0
+    gap = outage(now - beat_at, policy)
     connection.execute(
         sa.update(liveness)
         .where(here)
@@ -39,7 +39,12 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
 def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
     """Tell whether the renewal service is silent; one that never spoke cannot have failed."""
     age = beat_age_ms(connection, now=now)
-    return age is not None and age > policy.sweep.renewal_gap
+    return age is not None and outage(age, policy) > 0
+
+
+def outage(age: int, policy: SchedulingPolicy) -> int:
+    """Tell how long renewals are out if the last beat is so old; 0 while that is no outage."""
+    return age if age > policy.sweep.renewal_gap else 0
 
 
 def beat_age_ms(connection: sa.Connection, *, now: int) -> int | None:
@@ -88,14 +93,10 @@ def _extend_leases(
         .order_by(jobs.c.run_id, jobs.c.job_id)
         .with_for_update(of=leases)
     ).all()
-    lease = policy.lease
-    ttl = {LeaseState.OFFERED: lease.offer_ttl, LeaseState.ACTIVE: lease.execution_ttl}
     moved = [
         {
             "moved_id": lease_id,
-            "moved_to": max(
-                expires_at + gap, now + ttl[LeaseState(state)] + lease.longest_back_off
-            ),
+            "moved_to": bridged(LeaseState(state), expires_at, gap, now=now, policy=policy.lease),
         }
         for lease_id, state, expires_at in rows
     ]
@@ -107,3 +108,9 @@ def _extend_leases(
         )
         connection.execute(statement, moved)
     return len(moved)
+
+
+def bridged(state: LeaseState, expires_at: int, gap: int, *, now: int, policy: LeasePolicy) -> int:
+    """Tell when a live lease expires after an outage that ends now."""
+    ttl = policy.offer_ttl if state is LeaseState.OFFERED else policy.execution_ttl
+    return max(expires_at + gap, now + ttl + policy.longest_back_off)

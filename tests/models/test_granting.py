@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from forgeyard.scheduler.grant import JobStanding
-from tests.models.granting import DIMENSIONS, Granting, Row, Rules, State, product
+from forgeyard.store.amounts import DIMENSIONS
+from tests.models.granting import Granting, Rules, State, product
+from tests.models.rows import Row
 from tests.models.search import Outcome, explore_to_ends
 
 BY_AGENTS = ("accept", "reject", "renew", "succeeded", "failed", "crashes")
