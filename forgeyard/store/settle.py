@@ -86,7 +86,9 @@ def _mark(connection: sa.Connection, attempt: Row, *, now: int) -> None:
 
 
 def _is_undecided(attempt: Row, job: Row) -> bool:
-    """Tell whether the job still waits for the verdict on this very attempt."""
+    """Tell whether the job still waits for the verdict on this very attempt, no success."""
+    if attempt["state"] == AttemptState.SUCCEEDED:
+        return False
     newest = attempt["number"] == job["attempts_made"]
     return newest and attempt["accepted_at"] is not None and JobState(job["state"]) in DECIDABLE
 

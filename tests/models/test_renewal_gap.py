@@ -85,8 +85,7 @@ def _beat(state: State, age: int, rules: Rules) -> State:
     gap = liveness.outage(age, rules.policy)
     expires = state.expires
     if gap and rules.bridges:
-        lease = rules.policy.lease
-        expires = liveness.bridged(LeaseState.OFFERED, expires, gap, now=0, policy=lease)
+        expires = liveness.bridged(expires, gap=gap, now=0, ttl=TTL, back_off=BACK_OFF)
     return state._replace(age=0, expires=min(expires, LONG), spare=state.spare - gap)
 
 
