@@ -10,10 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.errors import StoreUnavailable
-from forgeyard.model.protocol import CompletionVerdict
+from forgeyard.model.ids import LeaseId
+from forgeyard.model.protocol import CompletionVerdict, Renew, Renewal
 from forgeyard.store import leases
 from forgeyard.store.engine import write
 from forgeyard.store.leases import accept
+from forgeyard.store.renewals import renew_together
 from tests.history.checker import complaints
 from tests.history.entries import Ended, read
 from tests.history.recorder import recording
@@ -42,6 +44,20 @@ def test_a_life_of_a_lease_is_told_call_by_call(desk: Desk, tmp_path: Path) -> N
     (granted,) = cycle.granted
     assert (granted.lease, granted.epoch, granted.job) == (lease.lease_id, 1, lease.job_id)
     assert complete.ended == (Ended(lease=lease.lease_id, to="released"),)
+
+
+def test_a_batch_of_renewals_is_told_lease_by_lease(desk: Desk, tmp_path: Path) -> None:
+    with recording(tmp_path):
+        lease = desk.active()
+        message, other = (
+            Renew(session_id=lease.holder.session_id, leases=(Renewal(lease_id=name, epoch=1),))
+            for name in (LeaseId(lease.lease_id), LeaseId("nobody's"))
+        )
+        desk.change(renew_together, (message, other), policy=desk.policy.lease)
+    (batch,) = [entry for entry in read(tmp_path) if entry.op == "renew_together"]
+    assert batch.args["leases"] == [[lease.lease_id, 1], ["nobody's", 1]]
+    assert batch.result == ["renewed", "unanswered"]
+    assert complaints(read(tmp_path)) == {}
 
 
 def test_a_new_session_is_told_by_the_leases_that_it_ends(desk: Desk, tmp_path: Path) -> None:
