@@ -38,7 +38,9 @@ def search(rules: Rules, *, jobs: int = 2, said: str = "the product") -> tuple[O
     return outcome, wrong
 
 
-@pytest.mark.requirement("INV-004", "LSE-005")
+@pytest.mark.requirement(
+    "INV-003", "INV-004", "INV-005", "INV-010", "LSE-005", "LSE-006", "TST-004"
+)
 def test_no_order_of_events_breaks_a_lease_or_strands_a_job() -> None:
     outcome, wrong = search(product())
     assert not wrong
