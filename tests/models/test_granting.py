@@ -85,10 +85,6 @@ def success_that_is_not_final(rules: Rules) -> Rules:
     return replace(rules, ends_on_success=False)
 
 
-def an_attempt_that_nobody_decides(rules: Rules) -> Rules:
-    return replace(rules, is_undecided=lambda *_: False)
-
-
 @pytest.mark.parametrize(
     ("mutant", "wrong"),
     [
@@ -100,7 +96,6 @@ def an_attempt_that_nobody_decides(rules: Rules) -> Rules:
         (no_second_look_at_runners, "I1: a runner holds more than it has"),
         (an_epoch_that_is_not_raised, "the epochs of a job do not grow"),
         (success_that_is_not_final, "I3: a job has two accepted results"),
-        (an_attempt_that_nobody_decides, "nothing that is sure to happen leads on"),
     ],
 )
 def test_a_decision_that_is_wrong_is_refuted_by_a_short_trace(mutant: Mutant, wrong: str) -> None:
@@ -108,3 +103,11 @@ def test_a_decision_that_is_wrong_is_refuted_by_a_short_trace(mutant: Mutant, wr
     assert found == wrong
     assert outcome.trace is not None
     assert len(outcome.trace) <= 10
+
+
+def test_an_attempt_that_nobody_decides_strands_its_job() -> None:
+    rules = replace(product(), is_undecided=lambda *_: False)
+    outcome, found = search(rules, jobs=1, said="an attempt that nobody decides")
+    assert found == "nothing that is sure to happen leads on"
+    assert outcome.trace is not None
+    assert len(outcome.trace) <= 4
