@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from forgeyard.api import keepalive
 from forgeyard.errors import StoreUnavailable
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import CompletionVerdict, Renew, Renewal
@@ -18,7 +19,7 @@ from forgeyard.store.leases import accept
 from forgeyard.store.renewals import renew_together
 from tests.history.checker import complaints
 from tests.history.entries import Ended, read
-from tests.history.recorder import recording
+from tests.history.recorder import OPERATIONS, OURS, recording
 from tests.leasing import Desk, Lease
 
 pytestmark = pytest.mark.integration
@@ -109,7 +110,7 @@ import os, signal, sys
 from pathlib import Path
 from forgeyard.config import StoreConfig
 from forgeyard.store.engine import open_engine
-from tests.history.recorder import recording
+from tests.history.recorder import OPERATIONS, OURS, recording
 from tests.leasing import Desk
 desk = Desk(open_engine(sys.argv[1], StoreConfig()))
 with recording(Path(sys.argv[2])):
@@ -139,6 +140,22 @@ def test_a_process_that_dies_within_its_commit_leaves_an_unknown_call(
     unknown = [entry for entry in read(tmp_path) if entry.happened is None]
     assert [(entry.op, entry.result) for entry in unknown] == [("accept", "accepted")]
     assert complaints(read(tmp_path)) == {}
+
+
+def test_no_module_of_ours_keeps_what_is_not_recorded(tmp_path: Path) -> None:
+    """Also those that took a function by its name, such as the API's batches of renewals."""
+    real = {id(getattr(one.home, one.name)): one.name for one in OPERATIONS}
+    taken = {keepalive.renew_together, accept}
+    assert {id(one) for one in taken} <= set(real)
+    with recording(tmp_path):
+        kept = [
+            (name, key)
+            for name, module in list(sys.modules.items())
+            if name.split(".")[0] in OURS
+            for key, value in vars(module).items()
+            if id(value) in real
+        ]
+    assert kept == []
 
 
 def test_afterwards_everything_is_as_it_was(tmp_path: Path) -> None:
