@@ -48,7 +48,9 @@ def cluster(
 
 def sessions(cluster: Cluster) -> list[str]:
     """List the sessions that were ever opened."""
-    return [row["session_id"] for row in cluster.rows(sa.select(tables.sessions.c.session_id))]
+    return sorted(
+        row["session_id"] for row in cluster.rows(sa.select(tables.sessions.c.session_id))
+    )
 
 
 def test_a_worker_and_an_api_that_are_killed_cost_no_job_and_no_attempt(
@@ -76,8 +78,8 @@ def kill_and_replace(cluster: Cluster, rounds: Rounds, rng: Random, flow: Traffi
     if open_runs:
         rounds.hit()
     killed_at, newest = time.monotonic(), cluster.newest_lease()
-    until(lambda: cluster.newest_lease() > newest, every_s=0.02, within_s=60, or_say=cluster.tails)
-    rounds.took("killed to next lease", time.monotonic() - killed_at, goal_s=40)
+    until(lambda: cluster.newest_lease() > newest, every_s=0.02, within_s=90, or_say=cluster.tails)
+    rounds.took("killed to next lease", time.monotonic() - killed_at, goal_s=60)
     cluster.open_worker(worker)
     cluster.open_api(api)
     cluster.until_serving(api)
@@ -109,8 +111,8 @@ def replace(cluster: Cluster, rounds: Rounds, name: str, flow: Traffic) -> bool:
     is_busy = any(cluster.run_state(run) in OPEN for run in flow.runs[-5:])
     process.popen.send_signal(signal.SIGTERM)
     asked_at = time.monotonic()
-    assert process.popen.wait(60) == 0, process.log.read_text()
-    rounds.took(f"{name[:-2]} asked to end to ended", time.monotonic() - asked_at, goal_s=45)
+    assert process.popen.wait(150) == 0, process.log.read_text()
+    rounds.took(f"{name[:-2]} asked to end to ended", time.monotonic() - asked_at, goal_s=120)
     if name.startswith("worker"):
         cluster.until_polling(cluster.open_worker(name))
     else:

@@ -36,7 +36,7 @@ def held_job(cluster: Cluster, name: str) -> tuple[str, Path]:
         document = {"name": name, "jobs": {"held": a_job(waits_for(gate))}}
         answer = client.post("/v1/runs", {"document": document, "submitted_by": "chaos"})
     run_id = str(dict(answer)["run_id"])
-    until(lambda: cluster.states(run_id, "held")[-1:] == ["running"], within_s=90)
+    until(lambda: cluster.states(run_id, "held")[-1:] == ["running"], within_s=300)
     (attempt,) = cluster.attempts(run_id)
     return contracts.attempt_workflow_id(attempt["job_id"], attempt["number"]), gate
 
@@ -73,7 +73,7 @@ def make_current(cluster: Cluster, build: str) -> None:
             return False
         return True
 
-    until(is_current, within_s=90, every_s=0.5, or_say=cluster.tails)
+    until(is_current, within_s=300, every_s=0.5, or_say=cluster.tails)
 
 
 def open_build(cluster: Cluster, build: str) -> Process:
@@ -105,7 +105,7 @@ def test_an_old_build_ends_what_it_began_while_the_new_one_takes_all_that_begins
             open_build(cluster, "two")
             until(
                 lambda: {build_of(cluster, one) for one in (LOOP, UPKEEP)} == {"two"},
-                within_s=90,
+                within_s=300,
                 every_s=0.5,
                 or_say=cluster.tails,
             )
