@@ -21,6 +21,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
+from worker.sole import sole_scheduler
 from worker.wiring import (
     Parts,
     build_worker,
@@ -43,6 +44,7 @@ async def run_worker(
     """Serve until `stop` is set, connecting again whenever Temporal was away.
 
     Raises:
+        Conflict: another worker uses the same SQLite file.
         SchemaMismatch: the database's schema is not for this release.
     """
     engine = open_engine(config.database_url(), config.store)
@@ -63,6 +65,7 @@ async def run_worker(
     runtime = own_runtime(metrics)
     try:
         with (
+            sole_scheduler(config.database_url()),
             telemetry.listening(metrics.host, metrics.worker_port),
             tracing.exported(spans.endpoint, ratio=spans.ratio, process="worker"),
         ):

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import Depends, Request
 from prometheus_client.registry import Collector
 
+from forgeyard.api.keepalive import Keepalive
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import Config
@@ -35,6 +36,7 @@ class ApiDependencies:
     """Ask for a relay of what was just committed; never blocks and never fails."""
     temporal_answers: Callable[[], Awaitable[bool]]
     assignments: AssignmentReader
+    keepalive: Keepalive
     figures: Collector
     """What the store can tell Prometheus."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)

@@ -30,6 +30,7 @@ from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
@@ -206,6 +207,7 @@ class _Process:
             kick=self._relay.kick,
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
+            keepalive=keepalive(self._engine, self._policies, kick=self._relay.kick),
             figures=self.figures,
         )
 

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from forgeyard.cli import (
+    ca,
     database,
     job,
     output,
@@ -44,6 +45,7 @@ app.add_typer(runner.app, name="runner")
 app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
+app.add_typer(ca.app, name="ca")
 app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),

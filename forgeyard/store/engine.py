@@ -50,9 +50,12 @@ def _now_sqlite(_element: now_ms, _compiler: SQLCompiler, **_options: object) ->
     return "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
+_NOW = sa.select(now_ms())
+
+
 def database_now(connection: sa.Connection) -> int:
     """Read the clock that decides about every deadline."""
-    return int(connection.execute(sa.select(now_ms())).scalar_one())
+    return int(connection.execute(_NOW).scalar_one())
 
 
 def open_engine(url: str, config: StoreConfig) -> sa.Engine:

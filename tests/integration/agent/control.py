@@ -21,6 +21,7 @@ from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
@@ -40,7 +41,7 @@ from tests.integration.agent.scripts import eventually
 TOKEN = "sesame-open"
 KINDS = (
     *("accept", "progress", "logs", "outputs", "complete", "renewals", "inputs", "poll"),
-    "caches",
+    *("caches", "sessions"),
 )
 TOOLS = ("sh", "sleep", "cat", "mkdir", "tr", "touch", "wc", "env", "cp", "rm")
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)
@@ -311,16 +312,18 @@ async def a_control(
             return dispatch.assignments(connection, session_ids, policy=policy.lease)
 
     reader = AssignmentReader(assignments, period_s=0.02)
+    policies = PolicyCache(policy)
     deps = ApiDependencies(
         engine=engine,
         blobs=FileBlobStore(folder / "blobs"),
         config=Config(data_dir=folder, limits=LIMITS, api=ApiConfig(long_poll_s=1)),
-        policies=PolicyCache(policy),
+        policies=policies,
         token=TOKEN,
         rng=RNG,
         kick=lambda: None,
         temporal_answers=_no,
         assignments=reader,
+        keepalive=keepalive(engine, policies, kick=lambda: None),
         figures=StoreFigures(engine, "default"),
     )
     stop = asyncio.Event()
