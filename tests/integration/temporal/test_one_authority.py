@@ -141,6 +141,7 @@ async def test_upkeep_s_run_stays_far_below_the_limits(
     assert 10 * len(first) < BUDGET
 
 
+@pytest.mark.requirement("RCN-006", "INV-038")
 async def test_two_loops_with_memories_of_their_own_lease_every_job_once(
     any_house: House, record_property: Callable[[str, object], None]
 ) -> None:
