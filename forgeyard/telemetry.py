@@ -123,6 +123,12 @@ SWEPT = Counter(
     ("kind",),
     registry=REGISTRY,
 )
+FINDINGS = Counter(
+    "forgeyard_reconciler_findings",
+    "What contradicted itself in the store, by kind; counted by whoever reconciled.",
+    ("kind",),
+    registry=REGISTRY,
+)
 EVENTS_RELAYED = Counter(
     "forgeyard_outbox_relayed",
     "Events that this process tried to send to Temporal: delivered, or given back.",

@@ -50,6 +50,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-rounds", type=int, default=1, help="how often to repeat each fault")
     group.addoption("--chaos-agents", type=int, default=200, help="how many agents reconnect")
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
+    group = parser.getgroup("simulation")
+    group.addoption("--simulation-seed", type=int, default=1, help="the first seed")
+    group.addoption("--simulation-seeds", type=int, default=40, help="how many seeds")
+    group.addoption("--simulation-steps", type=int, default=500, help="events of each, and more")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -90,6 +94,13 @@ def _make_fast(url: sa.URL) -> None:
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
         administer(url, f"ALTER SYSTEM SET {setting} = off")
     administer(url, "SELECT pg_reload_conf()")
+
+
+def empty(engine: sa.Engine) -> None:
+    """Delete every row of a PostgreSQL database that a test added."""
+    with engine.begin() as connection:
+        for statement in _EMPTY[1:]:
+            connection.execute(sa.text(statement))
 
 
 def administer(url: sa.URL, *statements: str) -> None:

@@ -22,6 +22,7 @@ from forgeyard.api import (
     policy,
     pools,
     problems,
+    reconciling,
     runners,
     runs,
     scheduler,
@@ -54,7 +55,7 @@ def assemble() -> FastAPI:
         "Submit runs and follow them.",
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, checkup.router, runners.router, pools.router),
+            *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
             *(policy.router, metrics.router, scopes.router, scopes.order_router),
         ),
         open_routers=(health.router, runs.schema_router),

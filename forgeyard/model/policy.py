@@ -94,6 +94,27 @@ class SweepPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilePolicy:
+    """How often what must agree is compared, and what counts as wrong (RCN-012 to RCN-018)."""
+
+    period: Annotated[
+        Millis, Setting(SECOND, DAY, "how often leases, reservations and queues are compared")
+    ] = Millis(MINUTE)
+    patience: Annotated[
+        Millis, Setting(SECOND, DAY, "what passes by itself counts as wrong after so long")
+    ] = Millis(MINUTE)
+    repairs: Annotated[
+        int, Setting(1, 10_000, "how many things one reconciliation repairs; the rest wait")
+    ] = 500
+    conflicts: Annotated[
+        int, Setting(0, 1_000, "cycles that plan for a runner in vain make it suspect; 0: none")
+    ] = 5
+    conflict_window: Annotated[
+        Millis, Setting(SECOND, DAY, "within how long, and how long it is left alone then")
+    ] = Millis(5 * MINUTE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreWeights:
     """What the soft scores count for against each other (SCO-003); 0 switches one off."""
 
@@ -290,6 +311,7 @@ class SchedulingPolicy:
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
+    reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
     staleness: StalenessPolicy = field(default_factory=StalenessPolicy)
     nameable_pools: Words = ()
     """The pools that a run file may name; `*` is any (ELG-030)."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
-from forgeyard.store import changes, tables
+from forgeyard.store import beats, changes, tables
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import ATTEMPT_DEADLINES
 
@@ -52,10 +52,7 @@ def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingP
 
 def beat_age_ms(connection: sa.Connection, *, now: int) -> int | None:
     """Tell how long ago renewals were served; None if they never were."""
-    liveness = tables.liveness
-    query = sa.select(liveness.c.beat_at).where(liveness.c.service == RENEWAL)
-    beat_at = connection.execute(query).scalar_one_or_none()
-    return None if beat_at is None else max(0, now - beat_at)
+    return beats.age_ms(connection, RENEWAL, now=now)
 
 
 def _bridge(connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy) -> None:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
-from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
+from forgeyard.model.ids import RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
     PROTOCOL_VERSION,
@@ -20,14 +20,24 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
-from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState, Suspicion
+from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import changes, codec, fence, generations, liveness, repair, reports, tables
+from forgeyard.store import (
+    changes,
+    codec,
+    generations,
+    liveness,
+    registrations,
+    reported,
+    reports,
+    tables,
+)
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
+from forgeyard.store.reconcile import books
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
 POOL = "pol_default"
@@ -52,6 +62,7 @@ def register(
 
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
+        StaleRejected: the session that this very registration opened has ended.
     """
     _check(message)
     known = _id_of_name(connection, message.runner_name)
@@ -59,13 +70,16 @@ def register(
     runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
     now = database_now(connection)
+    session_id = registrations.session_of(message, now=now, rng=rng)
+    if registrations.is_repeated(connection, runner, session_id):
+        return _registered(runner_id, session_id, policy)
     reason = "a new session of the runner began"
     if runner["session_id"] is not None:
         end_session(
             connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
         )
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
-    session_id = _open_session(connection, runner_id, now=now, rng=rng)
+    _open_session(connection, runner_id, session_id, now=now)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
     _change(
@@ -75,17 +89,21 @@ def register(
         reason="its agent registered",
         now=now,
         session_id=session_id,
-        suspect=0,
+        suspect=Suspicion.NONE.value,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
         health=RunnerHealth.HEALTHY.value,
         health_reason=None,
         **introduced,
-        **repair.recount(connection, runner_id),
+        **books.recount(connection, runner_id, policy=policy),
     )
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
+    return _registered(runner_id, session_id, policy)
+
+
+def _registered(runner_id: str, session_id: SessionId, policy: LeasePolicy) -> Registered:
     return Registered(
         runner_id=RunnerId(runner_id),
         session_id=session_id,
@@ -148,9 +166,8 @@ def _introduced(message: Register, *, now: int) -> dict[str, object]:
 
 
 def _open_session(
-    connection: sa.Connection, runner_id: str, *, now: int, rng: random.Random
-) -> SessionId:
-    session_id = SessionId(_new_id("ses", now=now, rng=rng))
+    connection: sa.Connection, runner_id: str, session_id: SessionId, *, now: int
+) -> None:
     session = {
         "session_id": session_id,
         "runner_id": runner_id,
@@ -159,7 +176,6 @@ def _open_session(
         "last_seen_at": now,
     }
     changes.born(connection, SESSION, [session], reason="its agent registered", now=now)
-    return session_id
 
 
 def _new_id(prefix: str, *, now: int, rng: random.Random) -> str:
@@ -179,7 +195,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     now = database_now(connection)
     state = state_told(runner, message)
     able = _able(message, now=now)
-    said = {"suspect": 0, "pressure": message.pressure.value, **able}
+    said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
     _change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
@@ -187,12 +203,18 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     connection.execute(
         sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
     )
-    abandon = _not_held(connection, session_id, message.held, now=now)
+    abandon = reported.compare(connection, runner, message.held, now=now)
     report = message.report
     if report is not None and reports.differs(runner, reports.described(report, now=now)):
         generations.bump(connection)
     _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+
+
+def _suspicion(runner: Row) -> int:
+    """Clear what a sign of life clears; conflicts at commit are no matter of that (SP-036)."""
+    suspicion: int = runner["suspect"]
+    return suspicion if suspicion == Suspicion.CONFLICTS else Suspicion.NONE.value
 
 
 def _able(message: Heartbeat, *, now: int) -> dict[str, object]:
@@ -248,22 +270,6 @@ def _wanted(runner: Row) -> RunnerState | None:
     if runner["drain_requested"]:
         return RunnerState.DRAINING
     return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
-
-
-def _not_held(
-    connection: sa.Connection, session_id: str, held: tuple[LeaseId, ...], *, now: int
-) -> tuple[LeaseId, ...]:
-    """Pick the leases that an agent works for although they are not its own any more."""
-    if not held:
-        return ()
-    query = sa.select(_leases).where(
-        _leases.c.lease_id.in_(held),
-        _leases.c.session_id == session_id,
-        _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
-    )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    alive = {row["lease_id"] for row in rows if fence.ends_at(row) >= now}
-    return tuple(lease_id for lease_id in held if lease_id not in alive)
 
 
 def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) -> None:

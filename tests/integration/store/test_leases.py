@@ -225,6 +225,29 @@ def test_a_stale_epoch_may_not_reject(desk: Desk) -> None:
 # Renewing
 
 
+@pytest.mark.requirement("EOS-017")
+def test_a_lease_names_its_job_and_its_runner_and_from_when_to_when_it_lives(desk: Desk) -> None:
+    lease = desk.offered()
+    row = desk.row(tables.leases, lease.lease_id)
+    assert (row["job_id"], row["runner_id"]) == (lease.job_id, lease.runner_id)
+    assert row["expires_at"] - row["offered_at"] == desk.policy.lease.offer_ttl
+    desk.accept(lease)
+    row = desk.row(tables.leases, lease.lease_id)
+    assert row["offered_at"] < row["accepted_at"]
+    assert row["expires_at"] - row["accepted_at"] == desk.policy.lease.execution_ttl
+
+
+@pytest.mark.requirement("EOS-059")
+def test_a_silent_runner_is_given_nothing_new_before_its_lease_lapses(desk: Desk) -> None:
+    lease = desk.active()
+    desk.later(desk.policy.lease.session_silence + 1)
+    swept = desk.sweep()
+    assert (swept.expired, desk.states(lease)[0]) == (0, "active")
+    assert desk.row(tables.runners, lease.runner_id)["state"] == "offline"
+    desk.submit(a_job_spec("next"))
+    assert desk.cycle().granted == 0
+
+
 @pytest.mark.requirement("LSE-016", "LSE-017", "EOS-053")
 def test_renewing_moves_the_expiry_and_writes_no_version(desk: Desk) -> None:
     lease = desk.active()
@@ -323,6 +346,20 @@ def test_progress_repeated_or_overtaken_changes_nothing(desk: Desk) -> None:
     assert desk.progress(lease, Phase.RUNNING) == Done()
     assert desk.row(tables.attempts, lease.attempt_id)["version"] == version
     assert desk.states(lease) == ("active", "uploading_outputs", "uploading_outputs")
+
+
+def test_an_agent_that_asks_again_is_given_the_whole_phase_from_then(desk: Desk) -> None:
+    lease = desk.active(a_job_spec(timeouts=TIMEOUTS))
+    slack = desk.policy.lease.deadline_slack
+    desk.later(20_000)
+    desk.accept(lease)
+    assert due_in(desk, lease, "preparation") >= TIMEOUTS.preparation + slack
+    desk.progress(lease, Phase.RUNNING)
+    desk.later(20_000)
+    desk.accept(lease)
+    assert due_in(desk, lease, "execution") == TIMEOUTS.execution + slack - 20_000
+    desk.progress(lease, Phase.RUNNING)
+    assert due_in(desk, lease, "execution") >= TIMEOUTS.execution + slack
 
 
 def test_progress_of_a_stale_epoch_or_a_lapsed_lease_is_refused(desk: Desk) -> None:

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
 from forgeyard.model.equipment import Device, Equipment, Provenance
-from forgeyard.model.protocol import CompletionVerdict, RenewalVerdict
+from forgeyard.model.protocol import CompletionVerdict, Registered, RenewalVerdict
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import overview, runners, tables
@@ -121,6 +121,32 @@ def test_a_session_that_fell_silent_is_fenced_by_the_next_one_too(desk: Desk) ->
     desk.register()
     assert desk.states(lease) == ("revoked", "lost", "lost")
     assert desk.row(tables.sessions, lease.session_id)["state"] == "superseded"
+
+
+def test_a_registration_that_is_heard_twice_opens_one_session(desk: Desk) -> None:
+    first = register_with(desk, "key-1")
+    desk.submit()
+    assert desk.cycle().granted == 1
+    (lease,) = desk.leases(state="offered")
+    desk.accept(lease)
+    assert register_with(desk, "key-1") == first
+    assert desk.states(lease) == ("active", "preparing", "preparing")
+    assert desk.heartbeat(first.session_id).drain is False
+
+
+def test_a_registration_that_is_heard_too_late_fences_nobody(desk: Desk) -> None:
+    register_with(desk, "key-1")
+    second = register_with(desk, "key-2")
+    with pytest.raises(StaleRejected):
+        register_with(desk, "key-1")
+    assert desk.row(tables.runners, second.runner_id)["session_id"] == second.session_id
+    assert register_with(desk, "key-2") == second
+
+
+def register_with(desk: Desk, key: str) -> Registered:
+    """Register the runner as an agent that draws a key for every session."""
+    message = replace(a_registration(), key=key)
+    return desk.change(runners.register, message, policy=desk.policy.lease, rng=RNG)
 
 
 def test_registering_recounts_what_is_reserved(desk: Desk) -> None:
