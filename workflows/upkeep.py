@@ -22,6 +22,8 @@ RECONCILES: Final = "reconciles"
 """Upkeep that began under an earlier release does not, until it continues as new."""
 RECONCILE_TIMEOUT: Final = timedelta(minutes=2)
 FORGET_TIMEOUT: Final = timedelta(minutes=5)
+ON_TO_THE_NEWEST: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+"""A run stays with the build it began on; where workers have builds, the next one begins anew."""
 RETRY: Final = RetryPolicy(maximum_attempts=2)
 
 
@@ -57,14 +59,15 @@ class Upkeep:
                 )
             if workflow.cancellation_reason() is not None:  # swallowed by a wait that ended well
                 raise asyncio.CancelledError
-        workflow.continue_as_new(self._state)
+        workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self, rounds: int) -> bool:
         """Tell whether to roll over, which retention or a reconciliation under way delays."""
         if workflow.info().is_continue_as_new_suggested():
             return True
-        busy = self._forgetting is not None or self._reconciling is not None
-        return rounds >= self._state.rounds_per_run and not busy
+        full = rounds >= self._state.rounds_per_run
+        full = full or workflow.info().is_target_worker_deployment_version_changed()
+        return full and self._forgetting is None and self._reconciling is None
 
     async def _ensure_loop(self) -> None:
         try:

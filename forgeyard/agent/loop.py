@@ -10,7 +10,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -46,7 +46,8 @@ _log = structlog.get_logger(__name__)
 class AgentSettings:
     """Where the server is, and what this host's operator grants."""
 
-    url: str
+    urls: tuple[str, ...]
+    """Every address of the agent API; begun with any of them, so that agents spread."""
     token: str = field(repr=False)
     config: AgentConfig
     limits: LimitsConfig
@@ -135,7 +136,8 @@ class Agent:
     async def run(self) -> int:
         """Work until drained; return the exit code."""
         work_dir = await asyncio.to_thread(self._prepare)
-        async with AgentClient(self._settings.url, self._settings.token) as client:
+        urls = self._rng.sample(self._settings.urls, k=len(self._settings.urls))
+        async with AgentClient(urls, self._settings.token) as client:
             with Journal(work_dir) as journal:
                 await asyncio.to_thread(clear_leftovers, journal, work_dir)
                 shelf = Shelf(work_dir / SHELF, limit=probe.local_cache(self._config))
@@ -203,10 +205,13 @@ class Agent:
             Rejected: the server will not have this agent, whatever the reason.
         """
         back_off = BackOff(longest=LONGEST_BACK_OFF_S, rng=self._rng)
+        message = self._with_key(message)
         while not self._wishes.drain.is_set():
             try:
                 registered = await client.register(message)
             except (Unavailable, Conflict) as error:
+                if isinstance(error, Conflict):
+                    message = self._with_key(message)
                 delay = back_off.delay()
                 _log.warning("cannot register yet", error=error.message, wait_s=round(delay, 2))
                 await self._rest(delay)
@@ -214,6 +219,10 @@ class Agent:
                 _log.info("registered", runner=message.runner_name, session=registered.session_id)
                 return registered
         return None
+
+    def _with_key(self, message: Register) -> Register:
+        """Want a session of its own, however often the server is asked for it."""
+        return replace(message, key=f"{self._rng.getrandbits(128):032x}")
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):

@@ -32,6 +32,7 @@ from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.requests import BodyLimit, RequestIds
 from forgeyard.api.transfers import Uploads
+from forgeyard.api.turnstile import Turnstile
 from forgeyard.model.ids import new_id
 
 STREAMS: Final = (re.compile(r"/v1/blobs/[^/]+"),)
@@ -100,6 +101,7 @@ def furnish(
     app.state.dependencies = deps
     app.state.uploads = Uploads()
     # The last added stands outermost.
+    app.add_middleware(Turnstile, at_once=deps.config.api.at_once, streams=streams)
     app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
     app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
     app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))

@@ -6,7 +6,7 @@ document from outside to it; code and tests may build any policy they like.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated
 
 from annotated_types import MaxLen
@@ -42,6 +42,9 @@ class LeasePolicy:
     connectivity_grace: Annotated[
         Millis, Setting(0, DAY, "how much longer a job may run that cannot reach the server")
     ] = Millis(60_000)
+    offline_at_most: Annotated[
+        Millis, Setting(0, 30 * DAY, "the longest that a job may ask to run on without the server")
+    ] = Millis(0)
     longest_back_off: Annotated[
         Millis, Setting(100, 10 * MINUTE, "the longest pause of an agent between two tries")
     ] = Millis(15_000)
@@ -60,6 +63,15 @@ class LeasePolicy:
     penalty_half_life: Annotated[
         Millis, Setting(MINUTE, 30 * DAY, "how soon half of a runner's losses is forgotten")
     ] = Millis(30 * MINUTE)
+
+    @property
+    def longest_offline(self) -> Millis:
+        """Tell how long a job may ask to run on without the server: the usual grace anybody may."""
+        return max(self.connectivity_grace, self.offline_at_most)
+
+    def grace_of(self, asked: Millis | None) -> Millis:
+        """Tell how long a job runs on without the server that asked for so long, or for nothing."""
+        return self.connectivity_grace if asked is None else min(asked, self.longest_offline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,11 +321,18 @@ class SchedulingPolicy:
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self, sort_keys=True, separators=(",", ":"), default=_fields_of)
 
     def digest(self) -> str:
         """Name this very policy, whatever version it has; recorded with every placement."""
         return digest_of(self.canonical())
+
+
+def _fields_of(part: object) -> dict[str, object]:
+    """Open one level for the encoder; a deep copy of everything took longer than writing it."""
+    assert is_dataclass(part)
+    assert not isinstance(part, type)
+    return {each.name: getattr(part, each.name) for each in fields(part)}
 
 
 def digest_of(text: str) -> str:

@@ -52,6 +52,8 @@ class Register(Report):
     """The pool that it would like to be in; only an operator puts it there (ELG-042)."""
     holdings: Holdings = NOTHING_HELD
     protocol_version: int = PROTOCOL_VERSION
+    key: Annotated[str, MaxLen(64)] = ""
+    """Drawn for each session that is wanted: a registration that comes twice opens one session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +228,12 @@ class Usage:
     peak_memory: int = 0
     bytes_fetched: int = 0
     bytes_uploaded: int = 0
+    inputs_at_hand: Total = 0
+    """Archives of inputs that the runner had kept."""
+    inputs_fetched: Total = 0
+    caches_at_hand: Total = 0
+    """Dependency caches whose archives the runner had kept."""
+    caches_fetched: Total = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

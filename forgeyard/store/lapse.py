@@ -33,7 +33,7 @@ def expire(connection: sa.Connection, lease_id: str, *, policy: SchedulingPolicy
 
 def _expire(connection: sa.Connection, held: Held, *, now: int, policy: LeasePolicy) -> bool:
     lease = held.lease
-    if lease["state"] not in LIVE_LEASE_STATES or fence.ends_at(lease) >= now:
+    if not fence.has_lapsed(lease, now):
         return False
     offered = lease["state"] == LeaseState.OFFERED
     reason = "the offer was not accepted in time" if offered else "the runner stopped renewing"

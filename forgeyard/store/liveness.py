@@ -36,6 +36,14 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
     return gap
 
 
+def bridged(expires_at: int, *, gap: int, now: int, ttl: int, back_off: int) -> int:
+    """Tell until when a lease lives after an outage of ours: it loses nothing, and may call first.
+
+    Whoever held it may wait out its longest back-off before it notices that we are back.
+    """
+    return max(expires_at + gap, now + ttl + back_off)
+
+
 def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
     """Tell whether the renewal service is silent; one that never spoke cannot have failed."""
     age = beat_age_ms(connection, now=now)
@@ -90,8 +98,12 @@ def _extend_leases(
     moved = [
         {
             "moved_id": lease_id,
-            "moved_to": max(
-                expires_at + gap, now + ttl[LeaseState(state)] + lease.longest_back_off
+            "moved_to": bridged(
+                expires_at,
+                gap=gap,
+                now=now,
+                ttl=ttl[LeaseState(state)],
+                back_off=lease.longest_back_off,
             ),
         }
         for lease_id, state, expires_at in rows

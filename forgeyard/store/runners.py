@@ -21,10 +21,19 @@ from forgeyard.model.protocol import (
     Registered,
 )
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState, Suspicion
-from forgeyard.model.transitions import SessionState
+from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import changes, codec, generations, liveness, reported, reports, tables
+from forgeyard.store import (
+    changes,
+    codec,
+    generations,
+    liveness,
+    registrations,
+    reported,
+    reports,
+    tables,
+)
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
@@ -53,6 +62,7 @@ def register(
 
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
+        StaleRejected: the session that this very registration opened has ended.
     """
     _check(message)
     known = _id_of_name(connection, message.runner_name)
@@ -60,13 +70,16 @@ def register(
     runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
     now = database_now(connection)
+    session_id = registrations.session_of(message, now=now, rng=rng)
+    if registrations.is_repeated(connection, runner, session_id):
+        return _registered(runner_id, session_id, policy)
     reason = "a new session of the runner began"
     if runner["session_id"] is not None:
         end_session(
             connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
         )
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
-    session_id = _open_session(connection, runner_id, now=now, rng=rng)
+    _open_session(connection, runner_id, session_id, now=now)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
     _change(
@@ -87,6 +100,10 @@ def register(
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
+    return _registered(runner_id, session_id, policy)
+
+
+def _registered(runner_id: str, session_id: SessionId, policy: LeasePolicy) -> Registered:
     return Registered(
         runner_id=RunnerId(runner_id),
         session_id=session_id,
@@ -149,9 +166,8 @@ def _introduced(message: Register, *, now: int) -> dict[str, object]:
 
 
 def _open_session(
-    connection: sa.Connection, runner_id: str, *, now: int, rng: random.Random
-) -> SessionId:
-    session_id = SessionId(_new_id("ses", now=now, rng=rng))
+    connection: sa.Connection, runner_id: str, session_id: SessionId, *, now: int
+) -> None:
     session = {
         "session_id": session_id,
         "runner_id": runner_id,
@@ -160,7 +176,6 @@ def _open_session(
         "last_seen_at": now,
     }
     changes.born(connection, SESSION, [session], reason="its agent registered", now=now)
-    return session_id
 
 
 def _new_id(prefix: str, *, now: int, rng: random.Random) -> str:
@@ -178,7 +193,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
         reports.check(message.report)
     runner = _lock_open(connection, session_id)
     now = database_now(connection)
-    state = _state(runner, message)
+    state = state_told(runner, message)
     able = _able(message, now=now)
     said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
@@ -238,7 +253,8 @@ def _lock_open(connection: sa.Connection, session_id: str) -> Row:
     )
 
 
-def _state(runner: Row, message: Heartbeat) -> RunnerState:
+def state_told(runner: Row, message: Heartbeat) -> RunnerState:
+    """Tell the state that a runner has after a heartbeat."""
     wanted = _wanted(runner)
     if wanted is not None:
         return wanted
@@ -275,17 +291,24 @@ def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) ->
 
 
 def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
-    """End the sessions that were not heard of for too long, although they could have been.
+    """Give silent runners no more work, and end those of their sessions that hold no lease.
 
-    Their leases expire by their own clocks: an agent may renew them while its heartbeats fail.
+    A lease lives by its own clock, and an agent may come back in time to go on with it: until then
+    its session stays open, however long it is silent.
     """
     now = database_now(connection)
     if liveness.renewals_are_out(connection, now=now, policy=policy):
         return 0
     limit = now - policy.lease.session_silence
+    offline = _runners.c.state == RunnerState.OFFLINE.value
     query = (
         sa.select(_sessions.c.runner_id, _sessions.c.session_id)
-        .where(_sessions.c.state == SessionState.OPEN.value, _sessions.c.last_seen_at < limit)
+        .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+        .where(
+            _sessions.c.state == SessionState.OPEN.value,
+            _sessions.c.last_seen_at < limit,
+            ~sa.and_(offline, _holds_lease(_sessions.c.session_id, now=now)),
+        )
         .order_by(_sessions.c.last_seen_at)
         .limit(LOSSES_PER_CALL)
     )
@@ -309,13 +332,25 @@ def _lose(
     limit = now - policy.lease.session_silence
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
-    reason = "its agent was silent for too long"
-    lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
+    reason, lost = "its agent was silent for too long", False
+    waits = connection.execute(sa.select(_holds_lease(session_id, now=now))).scalar_one()
+    if not waits:
+        lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
-        offline, lease = RunnerState.OFFLINE, policy.lease
-        penalise(connection, runner_id, points=DISCONNECT, now=now, policy=lease)
-        _change(connection, runner, offline, reason=reason, now=now, session_id=None)
+        if runner["state"] != RunnerState.OFFLINE:
+            penalise(connection, runner_id, points=DISCONNECT, now=now, policy=policy.lease)
+        kept = {} if waits else {"session_id": None}
+        _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, **kept)
     return int(lost)
+
+
+def _holds_lease(session_id: str | sa.ColumnElement[str], *, now: int) -> sa.ColumnElement[bool]:
+    """Tell whether an accepted lease of a session is alive, so that its agent may yet come back."""
+    return sa.exists().where(
+        _leases.c.session_id == session_id,
+        _leases.c.state == LeaseState.ACTIVE.value,
+        _leases.c.expires_at + _leases.c.grace_ms >= now,
+    )
 
 
 def drain(

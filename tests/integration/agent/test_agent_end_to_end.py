@@ -130,6 +130,15 @@ async def test_answers_that_get_lost_are_asked_for_again_and_nothing_happens_twi
     assert len(control.rows(tables.artifacts)) == 1
 
 
+async def test_a_registration_whose_answer_is_lost_opens_one_session(control: Control) -> None:
+    control.network.lose_one_answer_each("sessions")
+    run_id = control.submit(a_job("true"))
+    async with an_agent(control):
+        assert (await control.follow(run_id))["state"] == "succeeded"
+    assert control.network.lost == ["sessions"]
+    assert len(control.rows(tables.sessions)) == 1
+
+
 async def test_a_failing_step_fails_the_job_with_its_code_and_its_last_line(
     control: Control,
 ) -> None:
@@ -381,7 +390,7 @@ from forgeyard.agent.loop import AgentSettings, serve
 from forgeyard.config import AgentConfig, LimitsConfig
 url, token, config = sys.argv[1:]
 sys.exit(serve(AgentSettings(
-    url=url, token=token, config=AgentConfig.model_validate_json(config), limits=LimitsConfig()
+    urls=(url,), token=token, config=AgentConfig.model_validate_json(config), limits=LimitsConfig()
 )))
 """
 
@@ -508,7 +517,7 @@ async def test_an_agent_whose_clock_jumps_between_accepting_and_starting_starts_
 async def test_a_wrong_token_ends_the_agent_at_once(control: Control) -> None:
     settings = control.settings()
     wrong = type(settings)(
-        url=settings.url, token="wrong", config=settings.config, limits=settings.limits
+        urls=settings.urls, token="wrong", config=settings.config, limits=settings.limits
     )
     with pytest.raises(Unauthenticated):
         await run_agent(wrong)
