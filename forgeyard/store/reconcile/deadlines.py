@@ -54,7 +54,7 @@ def _waits() -> sa.Subquery:
     return sa.union_all(*runs, *jobs, attempts).subquery()
 
 
-def _wait(table: sa.Table, key: sa.ColumnElement[str], lacks: str) -> sa.Select[Any]:
+def _wait(table: sa.Table, key: sa.ColumnElement[str], lacks: str) -> sa.Select[str, str, Any, Any]:
     return sa.select(
         key.label("entity"),
         sa.literal(str(lacks)).label("lacks"),
