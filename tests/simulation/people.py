@@ -103,7 +103,7 @@ class People:
         world = self._world
         if world.weather.is_calm:
             return
-        world.after(world.between(2_000, 9_000), "operator", self._operating)
+        world.after(world.between(1_000, 7_000), "operator", self._operating)
         fault = world.rng.choice(tuple(_ACTS))
         try:
             said = _ACTS[fault](self, world)

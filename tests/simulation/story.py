@@ -94,7 +94,7 @@ class Story:
     def _begin(self) -> None:
         world = self.world
         for number, host in enumerate(self.hosts):
-            late = number and world.weather.strikes(Fault.BOOTED, 0.3)
+            late = number and world.weather.strikes(Fault.BOOTED, 0.5)
             world.after(world.between(5_000, 40_000) if late else number, host.name, host.start)
             world.after(world.between(3_000, 15_000), host.name, lambda host=host: befall(host))
         swept = (*PARTITIONS, *PARTITIONS[: world.rng.randint(0, 1)])

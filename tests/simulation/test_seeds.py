@@ -11,7 +11,7 @@ from tests.simulation.story import Told, simulate
 from tests.simulation.weather import Fault
 
 pytestmark = pytest.mark.integration
-OFTEN_ENOUGH = 20
+OFTEN_ENOUGH = 5
 """How often everything that can go wrong must have gone wrong in forty seeds."""
 
 
