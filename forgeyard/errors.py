@@ -212,10 +212,22 @@ class StoreUnavailable(Unavailable):
     code = "store.unavailable"
 
 
+class SchemaMismatch(Rejected):
+    """The database's schema is not one that this release works on."""
+
+    code = "schema.mismatch"
+
+
 class Overloaded(Unavailable):
     """Too much waits already for this to make sense now; ask again later."""
 
     code = "scheduler.overloaded"
+
+
+class Crowded(Unavailable):
+    """This process answers as many requests as it can; ask again in a moment."""
+
+    code = "api.crowded"
 
 
 class PortTaken(Unavailable):

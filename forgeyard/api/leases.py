@@ -19,6 +19,7 @@ from forgeyard.model.protocol import (
     Reject,
     Renew,
     RenewAnswer,
+    Usage,
 )
 from forgeyard.store import leases
 from forgeyard.store.engine import write
@@ -73,14 +74,26 @@ def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAn
         span.note(outcome=message.outcome.value, verdict=verdict.value)
     taken = verdict is CompletionVerdict.ACCEPTED
     telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
+    if taken:
+        _count_archives(message.usage)
     return CompletionAnswer(verdict=verdict)
 
 
+def _count_archives(usage: Usage) -> None:
+    found = (
+        ("input", "at_hand", usage.inputs_at_hand),
+        ("input", "fetched", usage.inputs_fetched),
+        ("cache", "at_hand", usage.caches_at_hand),
+        ("cache", "fetched", usage.caches_fetched),
+    )
+    for kind, where, count in found:
+        telemetry.LOCALITY.labels(kind, where).inc(count)
+
+
 @router.post("/renewals")
-def renew(message: Renew, deps: Deps) -> RenewAnswer:
+async def renew(message: Renew, deps: Deps) -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
-    with write(deps.engine) as connection:
-        return leases.renew(connection, message, policy=deps.policy(connection).lease)
+    return await deps.keepalive.renew(message)
 
 
 def _run_of(connection: sa.Connection, lease_id: str) -> str:

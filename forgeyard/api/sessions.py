@@ -28,10 +28,9 @@ def register(message: RegisterBody, deps: Deps) -> Registered:
 
 
 @router.post("/{session_id}/heartbeat")
-def heartbeat(session_id: SessionPath, message: HeartbeatBody, deps: Deps) -> HeartbeatAnswer:
+async def heartbeat(session_id: SessionPath, message: HeartbeatBody, deps: Deps) -> HeartbeatAnswer:
     """Keep a session alive and report pressure; learn which leases are gone."""
-    with deps.change() as connection:
-        return runners.heartbeat(connection, session_id, message)
+    return await deps.keepalive.hear(session_id, message)
 
 
 @router.post("/{session_id}/poll")

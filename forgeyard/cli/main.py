@@ -12,6 +12,7 @@ import typer
 
 from forgeyard.cli import (
     ca,
+    database,
     job,
     output,
     policy,
@@ -45,6 +46,7 @@ app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(ca.app, name="ca")
+app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),
     *(server.worker, server.api, server.agent),

@@ -177,7 +177,7 @@ def renew(connection: sa.Connection, message: Renew, *, policy: LeasePolicy) -> 
     """
     alive = _renewable(connection, message)
     now = database_now(connection)
-    alive = {key: row for key, row in alive.items() if fence.ends_at(row) >= now}
+    alive = {key: row for key, row in alive.items() if not fence.has_lapsed(row, now)}
     asked = [(renewal.lease_id, renewal.epoch) for renewal in message.leases]
     renewed = sorted(lease_id for lease_id, _ in alive.keys() & set(asked))
     _extend(connection, renewed, until=now + policy.execution_ttl)

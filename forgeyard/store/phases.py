@@ -85,6 +85,20 @@ def _bound(
     )
 
 
+def start_again(
+    connection: sa.Connection, attempt: Row, job: Row, *, now: int, policy: LeasePolicy
+) -> None:
+    """Give the present phase of an accepted attempt a deadline, as if the phase began now."""
+    phase, attempt_id = AttemptState(attempt["state"]), attempt["attempt_id"]
+    changes.set_deadline(
+        connection,
+        _DEADLINES[phase],
+        attempt_id,
+        partition=attempt["partition"],
+        due_at=now + _timeout(job, phase) + policy.deadline_slack,
+    )
+
+
 def deadlines_of(connection: sa.Connection, attempt_id: str) -> Mapping[DeadlineKind, int]:
     """Read when the phase of an attempt must be over; an accepted one has one such deadline."""
     deadlines = tables.deadlines

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
-from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
+from forgeyard.model.ids import RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
     PROTOCOL_VERSION,
@@ -20,24 +20,24 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
-from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState, Suspicion
+from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import (
     changes,
     codec,
-    fence,
     generations,
     liveness,
     registrations,
-    repair,
+    reported,
     reports,
     tables,
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
+from forgeyard.store.reconcile import books
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
 POOL = "pol_default"
@@ -89,13 +89,13 @@ def register(
         reason="its agent registered",
         now=now,
         session_id=session_id,
-        suspect=0,
+        suspect=Suspicion.NONE.value,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
         health=RunnerHealth.HEALTHY.value,
         health_reason=None,
         **introduced,
-        **repair.recount(connection, runner_id),
+        **books.recount(connection, runner_id, policy=policy),
     )
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
@@ -193,9 +193,9 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
         reports.check(message.report)
     runner = _lock_open(connection, session_id)
     now = database_now(connection)
-    state = _state(runner, message)
+    state = state_told(runner, message)
     able = _able(message, now=now)
-    said = {"suspect": 0, "pressure": message.pressure.value, **able}
+    said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
     _change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
@@ -203,12 +203,18 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     connection.execute(
         sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
     )
-    abandon = _not_held(connection, session_id, message.held, now=now)
+    abandon = reported.compare(connection, runner, message.held, now=now)
     report = message.report
     if report is not None and reports.differs(runner, reports.described(report, now=now)):
         generations.bump(connection)
     _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+
+
+def _suspicion(runner: Row) -> int:
+    """Clear what a sign of life clears; conflicts at commit are no matter of that (SP-036)."""
+    suspicion: int = runner["suspect"]
+    return suspicion if suspicion == Suspicion.CONFLICTS else Suspicion.NONE.value
 
 
 def _able(message: Heartbeat, *, now: int) -> dict[str, object]:
@@ -247,7 +253,8 @@ def _lock_open(connection: sa.Connection, session_id: str) -> Row:
     )
 
 
-def _state(runner: Row, message: Heartbeat) -> RunnerState:
+def state_told(runner: Row, message: Heartbeat) -> RunnerState:
+    """Tell the state that a runner has after a heartbeat."""
     wanted = _wanted(runner)
     if wanted is not None:
         return wanted
@@ -263,22 +270,6 @@ def _wanted(runner: Row) -> RunnerState | None:
     if runner["drain_requested"]:
         return RunnerState.DRAINING
     return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
-
-
-def _not_held(
-    connection: sa.Connection, session_id: str, held: tuple[LeaseId, ...], *, now: int
-) -> tuple[LeaseId, ...]:
-    """Pick the leases that an agent works for although they are not its own any more."""
-    if not held:
-        return ()
-    query = sa.select(_leases).where(
-        _leases.c.lease_id.in_(held),
-        _leases.c.session_id == session_id,
-        _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
-    )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    alive = {row["lease_id"] for row in rows if fence.ends_at(row) >= now}
-    return tuple(lease_id for lease_id in held if lease_id not in alive)
 
 
 def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) -> None:
@@ -300,17 +291,24 @@ def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) ->
 
 
 def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
-    """End the sessions that were not heard of for too long, although they could have been.
+    """Give silent runners no more work, and end those of their sessions that hold no lease.
 
-    Their leases expire by their own clocks: an agent may renew them while its heartbeats fail.
+    A lease lives by its own clock, and an agent may come back in time to go on with it: until then
+    its session stays open, however long it is silent.
     """
     now = database_now(connection)
     if liveness.renewals_are_out(connection, now=now, policy=policy):
         return 0
     limit = now - policy.lease.session_silence
+    offline = _runners.c.state == RunnerState.OFFLINE.value
     query = (
         sa.select(_sessions.c.runner_id, _sessions.c.session_id)
-        .where(_sessions.c.state == SessionState.OPEN.value, _sessions.c.last_seen_at < limit)
+        .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+        .where(
+            _sessions.c.state == SessionState.OPEN.value,
+            _sessions.c.last_seen_at < limit,
+            ~sa.and_(offline, _holds_lease(_sessions.c.session_id, now=now)),
+        )
         .order_by(_sessions.c.last_seen_at)
         .limit(LOSSES_PER_CALL)
     )
@@ -334,13 +332,25 @@ def _lose(
     limit = now - policy.lease.session_silence
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
-    reason = "its agent was silent for too long"
-    lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
+    reason, lost = "its agent was silent for too long", False
+    waits = connection.execute(sa.select(_holds_lease(session_id, now=now))).scalar_one()
+    if not waits:
+        lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
-        offline, lease = RunnerState.OFFLINE, policy.lease
-        penalise(connection, runner_id, points=DISCONNECT, now=now, policy=lease)
-        _change(connection, runner, offline, reason=reason, now=now, session_id=None)
+        if runner["state"] != RunnerState.OFFLINE:
+            penalise(connection, runner_id, points=DISCONNECT, now=now, policy=policy.lease)
+        kept = {} if waits else {"session_id": None}
+        _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, **kept)
     return int(lost)
+
+
+def _holds_lease(session_id: str | sa.ColumnElement[str], *, now: int) -> sa.ColumnElement[bool]:
+    """Tell whether an accepted lease of a session is alive, so that its agent may yet come back."""
+    return sa.exists().where(
+        _leases.c.session_id == session_id,
+        _leases.c.state == LeaseState.ACTIVE.value,
+        _leases.c.expires_at + _leases.c.grace_ms >= now,
+    )
 
 
 def drain(

@@ -65,6 +65,13 @@ class Scheduler:
         self.world.insist(self.name, lambda: done(self.commit(cycle_id)))
 
 
+class _Rules(SchedulerLoop):
+    """Decide as a loop of this release does; it has no Temporal to ask for its release."""
+
+    def _goes_on(self) -> bool:
+        return True
+
+
 class Loop:
     """The loop of a partition: one cycle at a time, woken or by itself."""
 
@@ -73,7 +80,7 @@ class Loop:
         self._relay = relays
         self._name = f"loop of {partition}"
         self._scheduler = Scheduler(world, self._name, partition)
-        self._rules = SchedulerLoop(contracts.LoopState(partition=partition))
+        self._rules = _Rules(contracts.LoopState(partition=partition))
         self._is_busy = False
         self._waits = 0
         self._wait()
