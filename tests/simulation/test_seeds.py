@@ -26,7 +26,7 @@ def demand_that_it_holds(told: Told, *, options: str = "") -> None:
         )
 
 
-@pytest.mark.requirement("TST-004", "TST-005")
+@pytest.mark.requirement("TST-004")
 def test_everything_holds_and_comes_to_rest_in_every_seed(
     database: Database,
     request: pytest.FixtureRequest,
