@@ -212,6 +212,12 @@ class StoreUnavailable(Unavailable):
     code = "store.unavailable"
 
 
+class StoreHeld(Unavailable):
+    """The store may be an older one that was put back; an operator has to confirm it."""
+
+    code = "store.held"
+
+
 class Overloaded(Unavailable):
     """Too much waits already for this to make sense now; ask again later."""
 

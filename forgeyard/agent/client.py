@@ -28,6 +28,7 @@ from forgeyard.errors import (
 )
 from forgeyard.model.ids import Digest, LeaseId, SessionId
 from forgeyard.model.protocol import (
+    MARK_HEADER,
     Accepted,
     Assignments,
     Complete,
@@ -78,6 +79,11 @@ class AgentClient:
             base_url=url, headers=headers, timeout=SHORT, trust_env=False
         )
         self._bulk = httpx.AsyncClient(base_url=url, headers=headers, timeout=LONG, trust_env=False)
+
+    def show(self, mark: str) -> None:
+        """Show this mark of the store with every request from now on."""
+        for client in (self._talk, self._bulk):
+            client.headers[MARK_HEADER] = mark
 
     async def __aenter__(self) -> Self:
         """Open nothing yet: connections are made as needed."""

@@ -5,12 +5,12 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Annotated
 
-import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Response
 
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import ForgeyardError
 from forgeyard.store import engine as database
+from forgeyard.store import lineage
 
 router = APIRouter(tags=["health"])
 
@@ -28,6 +28,8 @@ class Readiness(StrEnum):
     READY = "ready"
     DEGRADED = "degraded"
     """Everything but prompt scheduling works: Temporal does not answer."""
+    HELD = "held"
+    """Agents are served, nothing is placed: the store may be an older one that was put back."""
     UNAVAILABLE = "unavailable"
 
 
@@ -38,15 +40,17 @@ class Ready:
     status: Readiness
     database: bool
     temporal: bool
+    held: bool = False
+    """Whether an operator has to confirm the store."""
 
 
-def _database_answers(deps: Deps) -> bool:
+def _store_held(deps: Deps) -> bool | None:
+    """Tell whether the store is held; None if it does not answer."""
     try:
         with database.read(deps.engine) as connection:
-            connection.execute(sa.select(1))
+            return lineage.is_held(connection)
     except ForgeyardError:
-        return False
-    return True
+        return None
 
 
 @router.get("/healthz")
@@ -57,13 +61,16 @@ async def healthz() -> Alive:
 
 @router.get("/readyz")
 async def readyz(
-    response: Response, deps: Deps, database_ok: Annotated[bool, Depends(_database_answers)]
+    response: Response, deps: Deps, held: Annotated[bool | None, Depends(_store_held)]
 ) -> Ready:
     """Say what answers; 503 only without the database, for without Temporal most things work."""
     temporal_ok = await deps.temporal_answers()
-    if not database_ok:
+    if held is None:
         response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
         status = Readiness.UNAVAILABLE
+    elif held:
+        # Agents have to reach us all the same, or their leases would lapse by their own clocks.
+        status = Readiness.HELD
     else:
         status = Readiness.READY if temporal_ok else Readiness.DEGRADED
-    return Ready(status=status, database=database_ok, temporal=temporal_ok)
+    return Ready(status=status, database=held is not None, temporal=temporal_ok, held=bool(held))

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from forgeyard import telemetry, tracing
 from forgeyard.api.dependencies import Deps
+from forgeyard.api.withholding import ShownMark
 from forgeyard.errors import StaleRejected
 from forgeyard.model.protocol import (
     Accepted,
@@ -20,7 +21,7 @@ from forgeyard.model.protocol import (
     Renew,
     RenewAnswer,
 )
-from forgeyard.store import leases
+from forgeyard.store import hearing, leases, lineage
 from forgeyard.store.engine import write
 from forgeyard.store.leases import Refused
 
@@ -63,7 +64,9 @@ def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
 
 
 @router.post("/leases/{lease_id}/complete")
-def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAnswer:
+def complete(
+    lease_id: LeasePath, message: Complete, deps: Deps, store_mark: ShownMark = ""
+) -> CompletionAnswer:
     """Report how an attempt ended; a stale report is answered, not stored."""
     with tracing.span("lease.complete", lease_id=lease_id) as span, deps.change() as connection:
         verdict = leases.complete(
@@ -71,16 +74,21 @@ def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAn
         )
         span.of = _run_of(connection, lease_id)
         span.note(outcome=message.outcome.value, verdict=verdict.value)
+    if verdict is CompletionVerdict.STALE_REJECTED:
+        here = lineage.ask(deps.engine, store_mark, witness=f"the agent of {message.session_id}")
+        if here.hold is not None:
+            raise lineage.refusal(here.hold)
     taken = verdict is CompletionVerdict.ACCEPTED
     telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
     return CompletionAnswer(verdict=verdict)
 
 
 @router.post("/renewals")
-def renew(message: Renew, deps: Deps) -> RenewAnswer:
+def renew(message: Renew, deps: Deps, store_mark: ShownMark = "") -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
     with write(deps.engine) as connection:
-        return leases.renew(connection, message, policy=deps.policy(connection).lease)
+        policy = deps.policy(connection).lease
+        return hearing.renew(connection, message, store_mark=store_mark, policy=policy)
 
 
 def _run_of(connection: sa.Connection, lease_id: str) -> str:

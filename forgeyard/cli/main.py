@@ -21,6 +21,7 @@ from forgeyard.cli import (
     scheduler,
     scope,
     server,
+    store,
 )
 from forgeyard.errors import ForgeyardError
 
@@ -43,6 +44,7 @@ app.add_typer(runner.app, name="runner")
 app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
+app.add_typer(store.app, name="store")
 app.add_typer(job.app, name="job")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),

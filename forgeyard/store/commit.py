@@ -36,6 +36,7 @@ from forgeyard.store import (
     grants,
     holds,
     keys,
+    lineage,
     phases,
     policies,
     pools,
@@ -86,7 +87,8 @@ def commit_cycle(
 ) -> CommitOutcome:
     """Grant as many placements of a plan as fit now; a second time, only tell what was granted.
 
-    A plan that was made under another policy than the one in force is void.
+    A plan that was made under another policy than the one in force is void, and so is every plan
+    while the store is held.
 
     Raises:
         NotFound: there is no such cycle.
@@ -107,7 +109,8 @@ def commit_cycle(
     versions = pools.versions(connection, places)
     lease = in_force.policy.lease
     requests = [_request(row, runners, versions=versions, policy=lease) for row in planned]
-    if cycle["policy_digest"] == in_force.digest:
+    void = _why_void(cycle, in_force.digest)
+    if void is None:
         gates = Gates(scoped, keys.load(connection))
         answers = grant(
             requests,
@@ -117,8 +120,8 @@ def commit_cycle(
             holds=Holds(holds.load(connection, now=now), now),
         )
     else:
-        answers = refuse_all(requests, Verdict.POLICY_CHANGED)
-    granted = _grants(planned, answers, jobs=jobs, runners=runners)
+        answers = refuse_all(requests, void)
+    granted = _grants(planned, answers, jobs=jobs, runners=runners, era=cycle["era"])
     served = ((one.scopes, one.resources) for one in granted)
     charges = scopes.charge(connection, scoped, served)
     grants.write(connection, granted, charges, cycle=cycle, now=now, policy=lease)
@@ -130,12 +133,20 @@ def commit_cycle(
     return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
 
 
+def _why_void(cycle: Row, digest: str) -> Verdict | None:
+    """Say why nothing of a plan may be granted, if so."""
+    if cycle["held_at"] is not None:
+        return Verdict.STORE_HELD
+    return None if cycle["policy_digest"] == digest else Verdict.POLICY_CHANGED
+
+
 def _grants(
     planned: Sequence[Row],
     answers: Sequence[Granted],
     *,
     jobs: Mapping[str, Row],
     runners: Mapping[str, Row],
+    era: int,
 ) -> list[Grant]:
     return [
         Grant(
@@ -148,6 +159,7 @@ def _grants(
             keys=row["wishes"].keys,
             purpose=row["wishes"].purpose,
             devices=answer.devices,
+            era=era,
         )
         for row, answer in zip(planned, answers, strict=True)
         if answer.runner_id is not None
@@ -196,7 +208,11 @@ def _outcome(verdicts: Sequence[tuple[str, Verdict]]) -> CommitOutcome:
 
 
 def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
-    query = sa.select(_cycles).where(_cycles.c.cycle_id == cycle_id).with_for_update()
+    query = (
+        sa.select(_cycles, *lineage.STANDING)
+        .where(_cycles.c.cycle_id == cycle_id)
+        .with_for_update(of=_cycles)
+    )
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no cycle {cycle_id}", field="cycle_id", value=cycle_id)

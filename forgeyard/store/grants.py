@@ -45,6 +45,8 @@ class Grant:
     purpose: Purpose = Purpose.BUILD
     devices: tuple[DeviceShare, ...] = ()
     """The devices of its runner that it takes."""
+    era: int = 0
+    """Of the store: no epoch of it is as small."""
 
     @property
     def resources(self) -> Resources:
@@ -63,8 +65,8 @@ class Grant:
 
     @property
     def epoch(self) -> int:
-        """Fence off every earlier grant of the job."""
-        return int(self.job["epoch"]) + 1
+        """Fence off every earlier grant of the job, those that a restore has lost included."""
+        return max(int(self.job["epoch"]), self.era) + 1
 
 
 def write(
@@ -123,7 +125,7 @@ def _take_jobs(connection: sa.Connection, grants: Sequence[Grant], *, now: int) 
         .values(
             state=JobState.LEASED.value,
             version=jobs.c.version + 1,
-            epoch=jobs.c.epoch + 1,
+            epoch=_fenced(jobs.c.epoch, grants[0].era) + 1,
             attempts_made=jobs.c.attempts_made + 1,
             leased_at=now,
             diagnosis=None,
@@ -135,6 +137,11 @@ def _take_jobs(connection: sa.Connection, grants: Sequence[Grant], *, now: int) 
             bulk.among(connection, deadlines.c.entity_id, job_ids),
         )
     )
+
+
+def _fenced(epoch: sa.Column[int], era: int) -> sa.ColumnElement[int]:
+    """Let the next epoch be beyond every one before this era."""
+    return sa.case((epoch < era, era), else_=epoch)
 
 
 def _attempt(grant: Grant, cycle: Row, now: int) -> Row:

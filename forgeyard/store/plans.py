@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.ids import new_id
 from forgeyard.scheduler.place import Decision, Plan
-from forgeyard.store import bulk, codec, diagnoses, holds, tables
+from forgeyard.store import bulk, codec, diagnoses, holds, lineage, tables
 from forgeyard.store.engine import database_now
 
 
@@ -71,12 +71,16 @@ def save_plan(
     if not placements:
         # Else the commit does it, after the leases: whoever is placed now was before it in turn.
         holds.keep(connection, partition, plan.backfill, now=now)
+    parked = diagnoses.save(connection, partition, plan, now=now)
+    if placements:
+        # What this plan brings about cannot be lost without the loop knowing a mark that is, too.
+        lineage.leave_mark(connection, rng=rng)
     return PlanSaved(
         cycle_id=cycle_id,
         eligible=plan.eligible,
         runners=plan.runners,
         planned=len(placements),
-        parked=diagnoses.save(connection, partition, plan, now=now),
+        parked=parked,
     )
 
 

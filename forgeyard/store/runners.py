@@ -24,7 +24,17 @@ from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import changes, codec, fence, generations, liveness, repair, reports, tables
+from forgeyard.store import (
+    changes,
+    codec,
+    fence,
+    generations,
+    lineage,
+    liveness,
+    repair,
+    reports,
+    tables,
+)
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
@@ -50,6 +60,8 @@ def register(
 ) -> Registered:
     """Open a session for a runner, known by its name; the one before it is fenced at once.
 
+    Not while the store is held: then what the one before it had is left to lapse afterwards.
+
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
     """
@@ -64,7 +76,9 @@ def register(
         end_session(
             connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
         )
-    revoke_all(connection, held, reason=reason, now=now, policy=policy)
+    here = lineage.current(connection)
+    if here.hold is None:
+        revoke_all(connection, held, reason=reason, now=now, policy=policy)
     session_id = _open_session(connection, runner_id, now=now, rng=rng)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
@@ -92,6 +106,7 @@ def register(
         renew_every=policy.renew_every,
         heartbeat_every=Millis(policy.session_silence // HEARTBEATS_PER_SILENCE),
         longest_back_off=policy.longest_back_off,
+        store_mark=here.mark,
     )
 
 

@@ -18,6 +18,7 @@ from forgeyard.store import (
     groups,
     jobs,
     lapse,
+    lineage,
     liveness,
     queue_timeout,
     runners,
@@ -60,9 +61,16 @@ class _Tally:
 
 
 def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepResult:
-    """Enforce what is due in a partition and repair its runners' reservations, once over."""
+    """Enforce what is due in a partition and repair its runners' reservations, once over.
+
+    While the store is held it only tells so.
+    """
     tally = _Tally()
     with read(engine) as connection:
+        held = lineage.why_held(connection)
+        if held:
+            alert = f"nothing is enforced: {held}; {lineage.ADVICE}"
+            return SweepResult(expired=0, due=0, settled=0, repaired=0, alert=alert)
         lapsed = _lapsed(connection, partition, policy, tally)
         due = _due(connection, partition)
     for lease_id, state in lapsed:
@@ -96,7 +104,8 @@ def _apply(
     """Enforce one thing in its own transaction; an error is reported and the next is tried."""
     try:
         with write(engine) as connection:
-            done = enforce(connection, entity_id, policy)
+            # It may be held since the candidates were looked for.
+            done = not lineage.is_held(connection) and enforce(connection, entity_id, policy)
     except (StoreUnavailable, Conflict) as error:
         tally.alerts.append(f"{what} of {entity_id} failed: {error.message}")
         return

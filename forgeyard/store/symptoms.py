@@ -5,7 +5,16 @@ import sqlalchemy as sa
 from forgeyard.model.policy import HOUR, SchedulingPolicy
 from forgeyard.model.transitions import LeaseState
 from forgeyard.scheduler.doctor import LATE, Misreserved, PoolStanding, Symptoms
-from forgeyard.store import figures, liveness, outbox, parked_classes, repair, snapshot, tables
+from forgeyard.store import (
+    figures,
+    lineage,
+    liveness,
+    outbox,
+    parked_classes,
+    repair,
+    snapshot,
+    tables,
+)
 from forgeyard.store.engine import database_now
 
 _leases = tables.leases
@@ -39,6 +48,7 @@ def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingP
         undelivered=outbox.undelivered(connection),
         renewal_beat_ms=liveness.beat_age_ms(connection, now=now),
         last_commit_ms=_last_commit_ms(connection, partition, now=now),
+        store_hold=lineage.why_held(connection),
     )
 
 
