@@ -41,7 +41,7 @@ DEFAULT: Final = SchedulingPolicy()
 def until(
     holds: Callable[[], object],
     *,
-    within_s: float = 40.0,
+    within_s: float = 120.0,
     every_s: float = 0.05,
     or_say: Callable[[], object] = lambda: "it did not come to be",
 ) -> None:
@@ -242,9 +242,19 @@ class Plant:
         return str(answer.json()["run_id"])
 
     def _post(self, document: Mapping[str, object]) -> httpx.Response:
-        return self.http.post(
-            "/v1/runs",
-            json={"document": document, "submitted_by": "chaos"},
+        return self._call("POST", "/v1/runs", {"document": document, "submitted_by": "chaos"})
+
+    def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Call the public API as an operator; return what it answers."""
+        answer = self._call(method, path, body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> httpx.Response:
+        return self.http.request(
+            method,
+            path,
+            json=body,
             headers={"authorization": f"Bearer {self._token_file.read_text().strip()}"},
             timeout=30,
         )

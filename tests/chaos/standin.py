@@ -32,6 +32,7 @@ from worker.main import run_worker
 
 AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
 SHUFFLED = "shuffled"
+STANDS_BY = "stands by"
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
 
 
@@ -47,6 +48,7 @@ def main(order: dict[str, Any]) -> None:
         shuffled(Path(order["tally"]), random.Random(order["seed"]))
     settings = config.load()
     if order["standby"]:
+        logging.info(STANDS_BY)
         signal.sigwait({signal.SIGUSR1})
     if order["part"] == "worker":
         asyncio.run(until_told(lambda stop: run_worker(settings, stop, policy=policy)))
