@@ -156,6 +156,8 @@ class LoopState:
     """How long to wait for a wake before looking again; a fresh loop looks at once."""
     fruitless: int = 0
     """Cycles in a row that granted nothing although jobs were waiting, or that failed."""
+    lost: int = 0
+    """Cycles in a row that planned placements, none of which the commit found room for."""
     last: CycleSummary | None = None
     failure: str = ""
     mark: str = ""

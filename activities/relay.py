@@ -30,6 +30,7 @@ CONCURRENCY: Final = 16
 CLAIM_MS: Final = 10_000
 WAKE_GAP_MS: Final = 400
 SEND_WITHIN_S: Final = 4.0
+BEAT_S: Final = 2.0
 logger = logging.getLogger(__name__)
 
 _OUTAGES: Final = frozenset(
@@ -74,12 +75,22 @@ class RelayActivities:
     @activity.defn(name="outbox.relay")
     async def relay_outbox(self, request: contracts.Partition) -> contracts.Relayed:
         """Send everything that is undelivered and not being sent by another relay."""
-        began = clock.monotonic()
-        delivered = await relay(
-            self._client, self._engine, request.partition, task_queue=self._task_queue
-        )
+        began, beating = clock.monotonic(), asyncio.create_task(_keep_beating())
+        try:
+            delivered = await relay(
+                self._client, self._engine, request.partition, task_queue=self._task_queue
+            )
+        finally:
+            beating.cancel()
         telemetry.CYCLE_LATENCY.labels("relay").observe(clock.monotonic() - began)
         return contracts.Relayed(delivered=delivered)
+
+
+async def _keep_beating() -> None:
+    """Say that this worker lives, for the loop waits for the relay and must not for the dead."""
+    while True:
+        activity.heartbeat()
+        await asyncio.sleep(BEAT_S)
 
 
 class Waker:

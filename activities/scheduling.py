@@ -18,6 +18,8 @@ from forgeyard.model.transitions import JobState
 from forgeyard.scheduler import place
 from forgeyard.scheduler.grant import Verdict
 from forgeyard.scheduler.preempt import Nomination
+from forgeyard.scheduler.scene import Scene
+from forgeyard.scheduler.score import locality
 from forgeyard.scheduler.snapshot import Snapshot
 from forgeyard.store import (
     commit,
@@ -106,6 +108,7 @@ class SchedulingActivities:
             span.note(cycle_id=saved.cycle_id, eligible=saved.eligible, planned=saved.planned)
         telemetry.CYCLE_LATENCY.labels("plan").observe(clock.monotonic() - began)
         _count_plan(seen, plan)
+        _observe_locality(seen, plan, in_force.policy)
         self._clear(plan.nominations, request.partition, in_force.policy)
         return contracts.CyclePlan(
             cycle_id=saved.cycle_id,
@@ -175,6 +178,19 @@ def _count_plan(seen: Snapshot, plan: place.Plan) -> None:
     telemetry.JOBS_CONSIDERED.inc(len(seen.jobs))
     rejected = (tally for why in plan.diagnoses for tally in why.rejections)
     telemetry.count_all(telemetry.REJECTIONS, ((tally.code, tally.runners) for tally in rejected))
+
+
+def _observe_locality(seen: Snapshot, plan: place.Plan, policy: SchedulingPolicy) -> None:
+    """Tell how near jobs go to their inputs, which are read only where they weigh."""
+    fetching = {job.job_id: job for job in seen.jobs if job.inputs}
+    if not fetching:
+        return
+    scene = Scene(seen, policy)
+    for decision in plan.decisions:
+        job = fetching.get(decision.job_id)
+        if job is not None and decision.candidates:
+            runner = scene.runners[decision.candidates[0][0]]
+            telemetry.PLACEMENT_LOCALITY.observe(locality(job, runner, scene))
 
 
 def _trace_waits(outcome: commit.CommitOutcome, cycle_id: int) -> None:

@@ -8,7 +8,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
@@ -62,6 +62,8 @@ class StoreConfig(Group):
     busy_timeout_ms: int = Field(default=10_000, ge=0)
     statement_timeout_ms: int = Field(default=5_000, ge=0)
     lock_timeout_ms: int = Field(default=4_000, ge=0)
+    idle_timeout_ms: int = Field(default=10_000, ge=0)
+    """A process that freezes inside a transaction holds its locks no longer than so."""
     site: Word = ""
     """The rack, room or zone where sources, outputs and caches lie, in the words of the agents."""
     region: Word = ""
@@ -69,6 +71,14 @@ class StoreConfig(Group):
     def location(self) -> Location:
         """Tell where it is."""
         return Location(site=self.site or None, region=self.region or None)
+
+
+class WorkerConfig(Group):
+    """Which build of the workers this is, where Temporal is to tell them apart."""
+
+    deployment: str = Field(default="forgeyard", pattern=r"^[A-Za-z0-9_-]{1,64}$")
+    build: str = Field(default="", pattern=r"^[A-Za-z0-9._+-]{0,64}$")
+    """Empty means that workers are all alike: each takes whatever there is to do."""
 
 
 class ApiConfig(Group):
@@ -80,6 +90,10 @@ class ApiConfig(Group):
     agent_port: int = Field(default=8701, ge=0, le=65_535)
     poll_ms: int = Field(default=100, ge=10)
     long_poll_s: float = Field(default=20.0, gt=0)
+    leave_s: float = Field(default=0.0, ge=0, le=300)
+    """Asked to end, it is not ready for so long but still serves, until a balancer has noticed."""
+    grace_s: float = Field(default=30.0, gt=0, le=3_600)
+    """How long requests under way may then take to finish."""
 
 
 class LimitsConfig(Group):
@@ -223,9 +237,10 @@ class Config(BaseSettings):
 
     data_dir: Path = Path(".forgeyard")
     partition: str = "default"
-    log_level: str = "INFO"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     temporal: TemporalConfig = TemporalConfig()
     store: StoreConfig = StoreConfig()
+    worker: WorkerConfig = WorkerConfig()
     api: ApiConfig = ApiConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
@@ -266,7 +281,7 @@ class ClientConfig(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="FORGEYARD_", frozen=True, extra="forbid")
 
     url: str = ""
-    """Empty means the system that runs in the data directory."""
+    """With commas between, if it has several; empty means the system of the data directory."""
     token: str = Field(default="", repr=False)
     token_file: str = ""
 

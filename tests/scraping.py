@@ -1,12 +1,14 @@
 """Reads what a process publishes for Prometheus, with Prometheus's own parser."""
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+
+from forgeyard import telemetry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,16 @@ class Scrape:
 def scraped(text: str) -> Scrape:
     """Read a page."""
     return Scrape(families={family.name: family for family in text_string_to_metric_families(text)})
+
+
+def scrape_here() -> Scrape:
+    """Read what this very process publishes."""
+    return scraped(telemetry.text(telemetry.published()).decode())
+
+
+def growth(before: Scrape, after: Scrape) -> Callable[..., float]:
+    """Tell by how much a sample grew."""
+    return lambda sample, **labels: after.value(sample, **labels) - before.value(sample, **labels)
 
 
 def scrape(port: int) -> Scrape:

@@ -16,10 +16,20 @@ from temporalio.worker import UnsandboxedWorkflowRunner
 from activities import starts
 from forgeyard import telemetry, tracing
 from forgeyard.config import Config
+from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
-from worker.wiring import Parts, build_worker, connect, own_runtime, register_search_attributes
+from worker.sole import sole_scheduler
+from worker.wiring import (
+    Parts,
+    build_worker,
+    connect,
+    own_runtime,
+    register_search_attributes,
+    version_of,
+)
 
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 10.0
@@ -31,8 +41,15 @@ logger = logging.getLogger(__name__)
 async def run_worker(
     config: Config, stop: asyncio.Event, *, policy: SchedulingPolicy | None = None
 ) -> None:
-    """Serve until `stop` is set, connecting again whenever Temporal was away."""
+    """Serve until `stop` is set, connecting again whenever Temporal was away.
+
+    Raises:
+        Conflict: another worker uses the same SQLite file.
+        SchemaMismatch: the database's schema is not for this release.
+    """
     engine = open_engine(config.database_url(), config.store)
+    with contextlib.suppress(StoreUnavailable):
+        migrate.demand_fit(engine)
     parts = Parts(
         storage=config.store.location(),
         engine=engine,
@@ -40,6 +57,7 @@ async def run_worker(
         blobs=FileBlobStore(config.blob_dir()),
         retention=config.retention,
         sql_slots=max(1, config.store.pool - UNUSED_CONNECTIONS),
+        version=version_of(config.worker),
         # Tests and replay run in the sandbox; here it would cost a third of the worker's time.
         runner=UnsandboxedWorkflowRunner(),
     )
@@ -47,6 +65,7 @@ async def run_worker(
     runtime = own_runtime(metrics)
     try:
         with (
+            sole_scheduler(config.database_url()),
             telemetry.listening(metrics.host, metrics.worker_port),
             tracing.exported(spans.endpoint, ratio=spans.ratio, process="worker"),
         ):
@@ -90,6 +109,14 @@ async def connected(
 async def serve(client: Client, partition: str, parts: Parts, stop: asyncio.Event) -> None:
     """Run one worker until `stop` is set or it breaks; guard upkeep meanwhile."""
     worker = build_worker(client, parts)
+    if parts.version is not None:
+        logger.info(
+            "serving what began on build %s, and what begins once it is current: temporal worker "
+            "deployment set-current-version --deployment-name %s --build-id %s",
+            parts.version.build_id,
+            parts.version.deployment_name,
+            parts.version.build_id,
+        )
     running = asyncio.create_task(worker.run())
     guard = asyncio.create_task(guard_upkeep(client, partition, parts, stop))
     stopped = asyncio.create_task(stop.wait())

@@ -4,7 +4,6 @@ Knows every part so that no part has to know another. Keeps a record of its chil
 next start can end what a killed one left behind; unfinished runs go on from SQL and Temporal.
 """
 
-import fcntl
 import json
 import os
 import signal
@@ -14,10 +13,10 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Final
 
 import httpx
 
@@ -29,6 +28,7 @@ from forgeyard.errors import Conflict, PortTaken, Unavailable
 from forgeyard.store.engine import open_engine
 from forgeyard.store.lineage import ADVICE
 from forgeyard.store.migrate import upgrade
+from worker.sole import held
 
 Say = Callable[[str], None]
 READY_WITHIN_S = 60.0
@@ -392,17 +392,13 @@ def _write(path: Path, content: Mapping[str, object]) -> None:
     temporary.replace(path)
 
 
-@contextmanager
-def _only_one(data_dir: Path) -> Generator[TextIO]:
-    """Hold a lock that the system frees when this process dies, however it dies."""
-    with (data_dir / "up.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Conflict(
-                f"another `forgeyard up` uses {data_dir}: end it with `forgeyard down`, or choose "
-                "another --data-dir",
-                field="data_dir",
-                value=data_dir,
-            ) from error
-        yield lock
+def _only_one(data_dir: Path) -> AbstractContextManager[None]:
+    return held(
+        data_dir / "up.lock",
+        lambda pid: Conflict(
+            f"another `forgeyard up` (pid {pid}) uses {data_dir}: end it with `forgeyard down`, or "
+            "choose another --data-dir",
+            field="data_dir",
+            value=data_dir,
+        ),
+    )

@@ -17,10 +17,11 @@ from temporalio.api.operatorservice.v1 import (
     ListSearchAttributesRequest,
 )
 from temporalio.client import Client
+from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
 from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
-from temporalio.worker import Worker, WorkflowRunner
+from temporalio.worker import Worker, WorkerDeploymentConfig, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from activities import contracts
@@ -30,7 +31,7 @@ from activities.relay import RelayActivities, Waker
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import RetentionActivities, UpkeepActivities
 from forgeyard import entropy
-from forgeyard.config import MetricsConfig, RetentionConfig, TemporalConfig
+from forgeyard.config import MetricsConfig, RetentionConfig, TemporalConfig, WorkerConfig
 from forgeyard.errors import PortTaken
 from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy
@@ -65,8 +66,17 @@ class Parts:
     """Activities at once; keep it below the engine's pool, for the relay needs some too."""
     upkeep_check_s: float = 10.0
     """How often the worker looks whether upkeep lives."""
+    version: WorkerDeploymentVersion | None = None
+    """Which build this is; None takes whatever there is to do, whoever began it."""
     runner: WorkflowRunner = field(default_factory=lambda: sandbox())
     """Workflows run apart from everything impure unless their composition root says otherwise."""
+
+
+def version_of(config: WorkerConfig) -> WorkerDeploymentVersion | None:
+    """Tell which build the workers are, if they are told apart."""
+    if not config.build:
+        return None
+    return WorkerDeploymentVersion(deployment_name=config.deployment, build_id=config.build)
 
 
 def own_runtime(config: MetricsConfig) -> Runtime | None:
@@ -152,6 +162,18 @@ def build_worker(client: Client, parts: Parts) -> Worker:
         graceful_shutdown_timeout=GRACE,
         interceptors=[TypedFailures()],
         workflow_runner=parts.runner,
+        deployment_config=_deployment(parts.version),
+    )
+
+
+def _deployment(version: WorkerDeploymentVersion | None) -> WorkerDeploymentConfig | None:
+    """Let every run of a workflow stay with the build it began on, if builds are told apart."""
+    if version is None:
+        return None
+    return WorkerDeploymentConfig(
+        version=version,
+        use_worker_versioning=True,
+        default_versioning_behavior=VersioningBehavior.PINNED,
     )
 
 

@@ -26,9 +26,16 @@ with workflow.unsafe.imports_passed_through():
 FALLBACK_MS: Final = 60_000
 FIRST_BACK_OFF_MS: Final = 1_000
 LONGEST_BACK_OFF_MS: Final = 30_000
+CONFLICTS_AT_ONCE: Final = 3
+"""So often the loop goes on at once after a cycle that lost every placement to others."""
+FIRST_PAUSE_MS: Final = 100
+LONGEST_PAUSE_MS: Final = 1_000
+GOES_ON: Final = "goes on after conflicts"
 EVENTS: Final = 900
 CYCLE_TIMEOUT: Final = timedelta(minutes=5)
 PEEK_TIMEOUT: Final = timedelta(seconds=5)
+ON_TO_THE_NEWEST: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+"""A run stays with the build it began on; where workers have builds, the next one begins anew."""
 
 
 @workflow.defn(name=contracts.SCHEDULER_LOOP)
@@ -60,7 +67,7 @@ class SchedulerLoop:
             self._show()
             _end_if_cancelled()
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(self._state)
+        workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self) -> bool:
         info = workflow.info()
@@ -68,6 +75,7 @@ class SchedulerLoop:
             self._rounds >= self._state.rounds_per_run
             or info.get_current_history_length() >= EVENTS
             or info.is_continue_as_new_suggested()
+            or info.is_target_worker_deployment_version_changed()
         )
 
     async def _is_woken(self) -> bool:
@@ -122,6 +130,8 @@ class SchedulerLoop:
         self._heard(summary.mark)
         if summary.granted or summary.more or not summary.hopeful:
             self._state = self._after_success(summary)
+        elif summary.planned and workflow.patched(GOES_ON):
+            self._state = self._after_conflicts(summary)
         else:
             self._state = replace(self._after_nothing(failure=""), last=summary)
         if summary.wake_in_ms:
@@ -155,14 +165,36 @@ class SchedulerLoop:
         if summary.full or summary.more or summary.granted < summary.planned:
             wait_ms = 0
         return replace(
-            self._state, last=summary, failure="", wait_ms=wait_ms, fruitless=1 if left else 0
+            self._state,
+            last=summary,
+            failure="",
+            wait_ms=wait_ms,
+            fruitless=1 if left else 0,
+            lost=0,
+        )
+
+    def _after_conflicts(self, summary: contracts.CycleSummary) -> contracts.LoopState:
+        """Go on at once, for whoever won has left another picture; if that goes on, slow down.
+
+        Each lost race is a job of somebody else's that was placed, so cycles can lose for ever only
+        if plan and commit disagree: then a look a second is enough.
+        """
+        lost = self._state.lost + 1
+        wait_ms = 0
+        if lost > CONFLICTS_AT_ONCE:
+            doublings = min(lost - CONFLICTS_AT_ONCE - 1, 10)
+            wait_ms = min(FIRST_PAUSE_MS * 2**doublings, LONGEST_PAUSE_MS)
+        return replace(
+            self._state, last=summary, failure="", wait_ms=wait_ms, fruitless=1, lost=lost
         )
 
     def _after_nothing(self, *, failure: str) -> contracts.LoopState:
         """Wait twice as long as last time; a wake ends the wait at once."""
         fruitless = self._state.fruitless
         wait_ms = min(FIRST_BACK_OFF_MS * 2 ** min(fruitless, 10), LONGEST_BACK_OFF_MS)
-        return replace(self._state, wait_ms=wait_ms, fruitless=fruitless + 1, failure=failure)
+        return replace(
+            self._state, wait_ms=wait_ms, fruitless=fruitless + 1, lost=0, failure=failure
+        )
 
     def _waits_for(self) -> str:
         if self._state.fruitless:

@@ -15,6 +15,7 @@ with workflow.unsafe.imports_passed_through():
 
 SQL_TIMEOUT: Final = timedelta(seconds=5)
 RELAY_TIMEOUT: Final = timedelta(seconds=30)
+RELAY_SILENCE: Final = timedelta(seconds=10)
 GIVE_UP: Final = timedelta(seconds=60)
 SQL_RETRY: Final = RetryPolicy(maximum_interval=timedelta(seconds=5))
 RELAY_RETRY: Final = RetryPolicy(maximum_attempts=2)
@@ -75,6 +76,7 @@ class SchedulingCycle:
                 contracts.relay_outbox,
                 request,
                 start_to_close_timeout=RELAY_TIMEOUT,
+                heartbeat_timeout=RELAY_SILENCE,
                 schedule_to_close_timeout=GIVE_UP,
                 retry_policy=RELAY_RETRY,
                 summary="start the workflows of the new attempts",

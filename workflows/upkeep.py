@@ -19,6 +19,8 @@ LOOP_CHECK_EVERY: Final = 10
 FORGET_EVERY: Final = timedelta(hours=1)
 SWEEP_TIMEOUT: Final = timedelta(seconds=10)
 FORGET_TIMEOUT: Final = timedelta(minutes=5)
+ON_TO_THE_NEWEST: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
+"""A run stays with the build it began on; where workers have builds, the next one begins anew."""
 RETRY: Final = RetryPolicy(maximum_attempts=2)
 
 
@@ -48,13 +50,15 @@ class Upkeep:
             )
             if workflow.cancellation_reason() is not None:  # swallowed by a wait that ended well
                 raise asyncio.CancelledError
-        workflow.continue_as_new(self._state)
+        workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self, rounds: int) -> bool:
         """Tell whether to roll over, which retention under way delays."""
         if workflow.info().is_continue_as_new_suggested():
             return True
-        return rounds >= self._state.rounds_per_run and self._forgetting is None
+        full = rounds >= self._state.rounds_per_run
+        full = full or workflow.info().is_target_worker_deployment_version_changed()
+        return full and self._forgetting is None
 
     def _request(self) -> contracts.Partition:
         """Name the partition, and the newest mark of its store: an older one shows by that."""

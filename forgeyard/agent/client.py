@@ -1,11 +1,12 @@
 """Speaks the agent API, version 1: protocol shapes in, protocol shapes out, our errors on failure.
 
-Refuses to retry: the caller knows whether its lease still holds. Uploads and downloads have their
-own connections, so that a slow transfer never holds up a renewal.
+Refuses to retry: the caller knows whether its lease still holds. But when an address fails, the
+next call goes to the next one. Uploads and downloads have their own connections, so that a slow
+transfer never holds up a renewal.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import BinaryIO, Final, Self, TypeVar, cast
 import httpx
 from pydantic import TypeAdapter, ValidationError
 
+from forgeyard.addresses import Addresses
 from forgeyard.errors import (
     Conflict,
     Forbidden,
@@ -70,15 +72,14 @@ _BY_CODE: Final[dict[str, type[ForgeyardError]]] = {
 
 
 class AgentClient:
-    """One agent's connection to the agent API; use it as a context manager."""
+    """One agent's connection to the agent API, wherever it answers; use as a context manager."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, urls: Sequence[str], token: str) -> None:
+        self._addresses = Addresses(urls)
         headers = {"Authorization": f"Bearer {token}"}
         # Proxies and certificates come from arguments only, never from the environment.
-        self._talk = httpx.AsyncClient(
-            base_url=url, headers=headers, timeout=SHORT, trust_env=False
-        )
-        self._bulk = httpx.AsyncClient(base_url=url, headers=headers, timeout=LONG, trust_env=False)
+        self._talk = httpx.AsyncClient(headers=headers, timeout=SHORT, trust_env=False)
+        self._bulk = httpx.AsyncClient(headers=headers, timeout=LONG, trust_env=False)
 
     def show(self, mark: str) -> None:
         """Show this mark of the store with every request from now on."""
@@ -219,15 +220,17 @@ class AgentClient:
         return self._stream(f"/leases/{lease_id}/caches/{name}/{key}", holder)
 
     async def _stream(self, path: str, holder: Holder) -> AsyncIterator[bytes]:
+        address = self._addresses.current
         try:
-            request = self._bulk.stream("GET", ROOT + path, params=_holder(holder))
+            request = self._bulk.stream("GET", address + ROOT + path, params=_holder(holder))
             async with request as answer:
                 if answer.is_error:
                     await answer.aread()
-                    raise _error(answer)
+                    raise self._error(answer, address)
                 async for piece in answer.aiter_bytes(PIECE):
                     yield piece
         except httpx.HTTPError as error:
+            self._addresses.failed(address)
             raise _unreachable(error) from error
 
     async def _post(self, path: str, message: object) -> httpx.Response:
@@ -247,21 +250,29 @@ class AgentClient:
         patience: httpx.Timeout = SHORT,
         bulk: bool = False,
     ) -> httpx.Response:
-        client = self._bulk if bulk else self._talk
+        client, address = self._bulk if bulk else self._talk, self._addresses.current
         try:
             answer = await client.request(
                 method,
-                ROOT + path,
+                address + ROOT + path,
                 params=params,
                 headers=headers,
                 content=content,
                 timeout=LONG if bulk else patience,
             )
         except httpx.HTTPError as error:
+            self._addresses.failed(address)
             raise _unreachable(error) from error
         if not answer.is_success:
-            raise _error(answer)
+            raise self._error(answer, address)
         return answer
+
+    def _error(self, answer: httpx.Response, address: str) -> ForgeyardError:
+        """Read what went wrong; who is about to end, or cannot serve now, is not asked again."""
+        error = _error(answer)
+        if isinstance(error, Unavailable):
+            self._addresses.failed(address)
+        return error
 
 
 @cache

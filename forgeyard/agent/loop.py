@@ -46,7 +46,8 @@ _log = structlog.get_logger(__name__)
 class AgentSettings:
     """Where the server is, and what this host's operator grants."""
 
-    url: str
+    urls: tuple[str, ...]
+    """Every address of the agent API; begun with any of them, so that agents spread."""
     token: str = field(repr=False)
     config: AgentConfig
     limits: LimitsConfig
@@ -135,7 +136,8 @@ class Agent:
     async def run(self) -> int:
         """Work until drained; return the exit code."""
         work_dir = await asyncio.to_thread(self._prepare)
-        async with AgentClient(self._settings.url, self._settings.token) as client:
+        urls = self._rng.sample(self._settings.urls, k=len(self._settings.urls))
+        async with AgentClient(urls, self._settings.token) as client:
             with Journal(work_dir) as journal:
                 await asyncio.to_thread(clear_leftovers, journal, work_dir)
                 shelf = Shelf(work_dir / SHELF, limit=probe.local_cache(self._config))

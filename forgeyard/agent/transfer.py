@@ -53,9 +53,11 @@ class Transfers:
         """
         target = self._folders.transfer / given.digest.replace(":", "-")
         if await self.in_thread(self._shelf.take, given.digest, target) is not None:
+            self._meter.inputs_at_hand += 1
             return target
         pieces = self._client.fetch(self._held.lease_id, self._held.holder, digest=given.digest)
         await self._receive(pieces, target, digest=given.digest, limit=self._limit(given))
+        self._meter.inputs_fetched += 1
         return target
 
     async def _receive(
@@ -140,6 +142,9 @@ class Transfers:
                 self._held.lease_id, self._held.holder, name=cache.name, key=key
             )
             size = await self._receive(pieces, target, digest=digest, limit=limit)
+            self._meter.caches_fetched += 1
+        else:
+            self._meter.caches_at_hand += 1
         self._shelf.used(key, digest)
         return size
 

@@ -25,6 +25,10 @@ class Meter:
     peak_memory: int = 0
     bytes_fetched: int = 0
     bytes_uploaded: int = 0
+    inputs_at_hand: int = 0
+    inputs_fetched: int = 0
+    caches_at_hand: int = 0
+    caches_fetched: int = 0
 
     def saw(self, memory: int) -> None:
         """Take in how much is in use at this moment."""
@@ -43,6 +47,10 @@ class Meter:
             peak_memory=self.peak_memory,
             bytes_fetched=self.bytes_fetched,
             bytes_uploaded=self.bytes_uploaded,
+            inputs_at_hand=self.inputs_at_hand,
+            inputs_fetched=self.inputs_fetched,
+            caches_at_hand=self.caches_at_hand,
+            caches_fetched=self.caches_fetched,
         )
 
 

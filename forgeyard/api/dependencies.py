@@ -1,5 +1,6 @@
 """What the routes work with; built once by `serve`, or by a test."""
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import sqlalchemy as sa
 from fastapi import Depends, Request
 from prometheus_client.registry import Collector
 
+from forgeyard.api.keepalive import Keepalive
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import Config
@@ -34,8 +36,13 @@ class ApiDependencies:
     """Ask for a relay of what was just committed; never blocks and never fails."""
     temporal_answers: Callable[[], Awaitable[bool]]
     assignments: AssignmentReader
+    keepalive: Keepalive
     figures: Collector
     """What the store can tell Prometheus."""
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when this process was asked to end: whoever can should ask another one."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it begins to: what waits is answered with what there is."""
 
     def policy(self, connection: sa.Connection) -> SchedulingPolicy:
         """Read the policy in force, at most a second old."""

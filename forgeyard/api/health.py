@@ -31,6 +31,8 @@ class Readiness(StrEnum):
     HELD = "held"
     """Agents are served, nothing is placed: the store may be an older one that was put back."""
     UNAVAILABLE = "unavailable"
+    LEAVING = "leaving"
+    """Still serves, and is about to end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +65,17 @@ async def healthz() -> Alive:
 async def readyz(
     response: Response, deps: Deps, held: Annotated[bool | None, Depends(_store_held)]
 ) -> Ready:
-    """Say what answers; 503 only without the database, for without Temporal most things work."""
+    """Say what answers; 503 without the database or before the end, for most needs no Temporal."""
     temporal_ok = await deps.temporal_answers()
     if held is None:
-        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
         status = Readiness.UNAVAILABLE
+    elif deps.leaving.is_set():
+        status = Readiness.LEAVING
     elif held:
         # Agents have to reach us all the same, or their leases would lapse by their own clocks.
         status = Readiness.HELD
     else:
         status = Readiness.READY if temporal_ok else Readiness.DEGRADED
+    if status in (Readiness.UNAVAILABLE, Readiness.LEAVING):
+        response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
     return Ready(status=status, database=held is not None, temporal=temporal_ok, held=bool(held))

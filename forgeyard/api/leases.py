@@ -20,8 +20,9 @@ from forgeyard.model.protocol import (
     Reject,
     Renew,
     RenewAnswer,
+    Usage,
 )
-from forgeyard.store import hearing, leases, lineage
+from forgeyard.store import leases, lineage
 from forgeyard.store.engine import write
 from forgeyard.store.leases import Refused
 
@@ -80,15 +81,26 @@ def complete(
             raise lineage.refusal(here.hold)
     taken = verdict is CompletionVerdict.ACCEPTED
     telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
+    if taken:
+        _count_archives(message.usage)
     return CompletionAnswer(verdict=verdict)
 
 
+def _count_archives(usage: Usage) -> None:
+    found = (
+        ("input", "at_hand", usage.inputs_at_hand),
+        ("input", "fetched", usage.inputs_fetched),
+        ("cache", "at_hand", usage.caches_at_hand),
+        ("cache", "fetched", usage.caches_fetched),
+    )
+    for kind, where, count in found:
+        telemetry.LOCALITY.labels(kind, where).inc(count)
+
+
 @router.post("/renewals")
-def renew(message: Renew, deps: Deps, store_mark: ShownMark = "") -> RenewAnswer:
+async def renew(message: Renew, deps: Deps, store_mark: ShownMark = "") -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
-    with write(deps.engine) as connection:
-        policy = deps.policy(connection).lease
-        return hearing.renew(connection, message, store_mark=store_mark, policy=policy)
+    return await deps.keepalive.renew(message, store_mark=store_mark)
 
 
 def _run_of(connection: sa.Connection, lease_id: str) -> str:

@@ -70,7 +70,7 @@ async def run_logs(
     while True:
         page = await run_in_threadpool(_read, deps, question)
         left = until - clock.monotonic()
-        if page.chunks or page.ended or left <= 0:
+        if page.chunks or page.ended or left <= 0 or deps.ending.is_set():
             return page
         await asyncio.sleep(min(FOLLOW_S, left))
 

@@ -43,17 +43,21 @@ class RelayKick:
             self._loop.call_soon_threadsafe(self._kicked.set)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Relay after every kick, and again after a failure, until told to stop."""
+        """Relay after every kick, and again after a failure, until told to stop.
+
+        What was kicked before that is still relayed, unless the last relay failed.
+        """
         stopping = asyncio.create_task(stop.wait())
         try:
-            while not stop.is_set():
+            while True:
                 kicked = asyncio.create_task(self._kicked.wait())
                 await asyncio.wait((stopping, kicked), return_when=asyncio.FIRST_COMPLETED)
                 kicked.cancel()
-                if not stop.is_set():
-                    await self._relay_once()
-                    if self.failures:
-                        await asyncio.wait((stopping,), timeout=self._pause_s())
+                if stop.is_set() and (self.failures or not self._kicked.is_set()):
+                    return
+                await self._relay_once()
+                if self.failures:
+                    await asyncio.wait((stopping,), timeout=self._pause_s())
         finally:
             stopping.cancel()
 

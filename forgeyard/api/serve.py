@@ -2,12 +2,16 @@
 
 Beside the listeners run the reader of the long polls, the relay of what was just committed, and
 the beat that tells the sweep that renewals can be heard. Temporal is needed for none of it.
+
+Asked to end, it first says that it is not ready, then answers whoever waits, lets requests under
+way finish, and relays at last what they have committed.
 """
 
 import asyncio
 import contextlib
 import errno
 import logging
+import math
 import socket
 from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass
@@ -26,22 +30,22 @@ from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
 from forgeyard.config import Config
-from forgeyard.errors import PortTaken
+from forgeyard.errors import PortTaken, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
-from forgeyard.store import dispatch, lineage, liveness, outbox, readings
+from forgeyard.store import dispatch, lineage, liveness, migrate, outbox, readings
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine, read, write
 
 BEAT_S: Final = 5.0
 UNKNOWN: Final = "not looked at yet"
 """What is said of the blob store before the first look, so that its answer is news."""
-GRACE_S: Final = 5
 HEALTH_TIMEOUT: Final = timedelta(seconds=1)
 
 _log = logging.getLogger(__name__)
@@ -69,12 +73,15 @@ async def serve(
 
     Raises:
         PortTaken: another program listens on one of the ports.
+        SchemaMismatch: the database's schema is not for this release.
     """
     public, agents = _bind(config.api.host, config.api.port, field="api.port"), None
     try:
         agents = _bind(config.api.agent_host, config.api.agent_port, field="api.agent_port")
         engine = open_engine(config.database_url(), config.store)
         try:
+            with contextlib.suppress(StoreUnavailable):
+                migrate.demand_fit(engine)
             temporal = client or await _lazy_client(config)
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
@@ -161,20 +168,34 @@ class _Process:
     ) -> None:
         """Run both listeners and everything beside them until told to stop."""
         deps = self._dependencies()
+        grace_s = self._config.api.grace_s
         # Before anybody is heard: a gap is bridged before the sweep may expire anything.
         await self._beat()
         listeners = (
-            (_listener(create_app(deps)), public),
-            (_listener(create_agent_app(deps)), agents),
+            (_listener(create_app(deps), grace_s=grace_s), public),
+            (_listener(create_agent_app(deps), grace_s=grace_s), agents),
         )
-        ending = asyncio.Event()
+        ended = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reader.run(ending))
-            tasks.create_task(self._relay.run(ending))
-            tasks.create_task(self._keep_beating(ending))
-            tasks.create_task(_stop_with(stop, ending, [server for server, _ in listeners]))
-            for server, sock in listeners:
-                tasks.create_task(_serve_one(server, sock, stop))
+            tasks.create_task(self._reader.run(deps.ending))
+            tasks.create_task(self._relay.run(ended))
+            tasks.create_task(self._keep_beating(ended))
+            tasks.create_task(self._leave(stop, deps, [server for server, _ in listeners]))
+            await asyncio.gather(
+                *(tasks.create_task(_serve_one(server, sock, stop)) for server, sock in listeners)
+            )
+            ended.set()
+
+    async def _leave(
+        self, stop: asyncio.Event, deps: ApiDependencies, servers: Collection["_Listener"]
+    ) -> None:
+        """Go off in order: unready, then rid of polls, so that no listener waits for them."""
+        await stop.wait()
+        deps.leaving.set()
+        await asyncio.sleep(self._config.api.leave_s)
+        deps.ending.set()
+        for server in servers:
+            server.should_exit = True
 
     def _dependencies(self) -> ApiDependencies:
         return ApiDependencies(
@@ -187,6 +208,7 @@ class _Process:
             kick=self._relay.kick,
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
+            keepalive=keepalive(self._engine, self._policies, kick=self._relay.kick),
             figures=self.figures,
         )
 
@@ -242,7 +264,7 @@ class _Listener(uvicorn.Server):
         yield
 
 
-def _listener(app: FastAPI) -> _Listener:
+def _listener(app: FastAPI, *, grace_s: float) -> _Listener:
     return _Listener(
         uvicorn.Config(
             app,
@@ -254,7 +276,7 @@ def _listener(app: FastAPI) -> _Listener:
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=75,
-            timeout_graceful_shutdown=GRACE_S,
+            timeout_graceful_shutdown=math.ceil(grace_s),
         )
     )
 
@@ -265,13 +287,3 @@ async def _serve_one(server: _Listener, sock: socket.socket, stop: asyncio.Event
         await server.serve([sock])
     finally:
         stop.set()
-
-
-async def _stop_with(
-    stop: asyncio.Event, ending: asyncio.Event, servers: Collection[_Listener]
-) -> None:
-    """Let the polls go first, so that the listeners need not wait for them."""
-    await stop.wait()
-    ending.set()
-    for server in servers:
-        server.should_exit = True

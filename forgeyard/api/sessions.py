@@ -13,7 +13,7 @@ from forgeyard.model.protocol import (
     HeartbeatAnswer,
     Registered,
 )
-from forgeyard.store import hearing, lineage, runners
+from forgeyard.store import lineage, runners
 
 router = APIRouter(prefix="/agent/v1/sessions", tags=["sessions"])
 SessionPath = Annotated[str, MaxLen(64)]
@@ -30,12 +30,11 @@ def register(message: RegisterBody, deps: Deps, store_mark: ShownMark = "") -> R
 
 
 @router.post("/{session_id}/heartbeat")
-def heartbeat(
+async def heartbeat(
     session_id: SessionPath, message: HeartbeatBody, deps: Deps, store_mark: ShownMark = ""
 ) -> HeartbeatAnswer:
     """Keep a session alive and report pressure; learn which leases are gone."""
-    with deps.change() as connection:
-        return hearing.heartbeat(connection, session_id, message, store_mark=store_mark)
+    return await deps.keepalive.hear(session_id, message, store_mark=store_mark)
 
 
 @router.post("/{session_id}/poll")

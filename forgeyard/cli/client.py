@@ -1,4 +1,8 @@
-"""Speaks HTTP with the public API: answers become typed shapes, problems become our own errors."""
+"""Speaks HTTP with the public API: answers become typed shapes, problems become our own errors.
+
+Of several addresses one is used until it fails. What did not reach it goes to the next at once; so
+does a question whose answer broke off, but never a change that may have been made.
+"""
 
 import json
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -10,6 +14,7 @@ import httpx
 from pydantic import TypeAdapter, ValidationError
 
 from forgeyard import errors
+from forgeyard.addresses import Addresses
 from forgeyard.cli.endpoint import Endpoint
 from forgeyard.errors import Corrupt, ForgeyardError, InvalidRequest, NotFound, Unavailable
 
@@ -21,6 +26,10 @@ READ_S: Final = 60.0
 LARGEST_PROBLEM: Final = 64 * 2**10
 NOT_FOUND: Final = 404
 OUR_FAULT: Final = 500
+QUESTIONS: Final = frozenset({"GET", "HEAD"})
+AWAY: Final = frozenset({502, 503, 504})
+_UNREACHED: Final = (httpx.ConnectError, httpx.ConnectTimeout)
+_BROKEN: Final = (httpx.NetworkError, httpx.RemoteProtocolError)
 
 _BY_STATUS: Final[dict[int, type[ForgeyardError]]] = {
     401: errors.Unauthenticated,
@@ -38,14 +47,13 @@ class Client:
     """One connection to the API; use as a context manager."""
 
     def __init__(self, endpoint: Endpoint, *, transport: httpx.BaseTransport | None = None) -> None:
-        self._url = endpoint.url
+        self._addresses = Addresses(endpoint.urls)
         self._http = httpx.Client(
-            base_url=endpoint.url,
             headers={"Authorization": f"Bearer {endpoint.token}", "User-Agent": "forgeyard-cli"},
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
             transport=transport,
             # Reading the host's certificates takes longer than most commands; http needs none.
-            verify=httpx.URL(endpoint.url).scheme == "https",
+            verify=endpoint.is_encrypted,
             # A proxy for the outside world must not see what goes to this host.
             trust_env=not endpoint.is_local,
         )
@@ -74,8 +82,7 @@ class Client:
 
     def has_blob(self, digest: str) -> bool:
         """Tell whether the server has these bytes already."""
-        with self._translated():
-            response = self._http.head(f"/v1/blobs/{digest}")
+        response = self._send("HEAD", f"/v1/blobs/{digest}")
         if response.status_code == NOT_FOUND:
             return False
         self._check(response)
@@ -83,18 +90,19 @@ class Client:
 
     def put_blob(self, digest: str, size: int, content: Iterable[bytes]) -> None:
         """Upload bytes under their digest."""
-        with self._translated():
-            response = self._http.put(
-                f"/v1/blobs/{digest}",
-                content=content,
-                headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
-            )
+        response = self._send(
+            "PUT",
+            f"/v1/blobs/{digest}",
+            content=content,
+            headers={"Content-Length": str(size), "Content-Type": "application/octet-stream"},
+        )
         self._check(response)
 
     @contextmanager
     def download(self, path: str) -> Generator[tuple[int | None, Iterator[bytes]]]:
         """Stream an answer: its size, if the server says so, and its bytes."""
-        with self._translated(), self._http.stream("GET", path) as response:
+        address = self._addresses.current
+        with self._translated(address), self._http.stream("GET", address + path) as response:
             if response.is_error:
                 response.read()
             self._check(response)
@@ -113,40 +121,68 @@ class Client:
         sent = dict(headers or {})
         if content is not None:
             sent["Content-Type"] = "application/json"
-        with self._translated():
-            response = self._http.request(
-                method, path, params=params, content=content, headers=sent
-            )
+        response = self._send(method, path, params=params, content=content, headers=sent)
         self._check(response)
         if not response.content:
             return None
         try:
             return cast("object", response.json())
         except ValueError:
-            raise Corrupt(f"{self._url} does not answer with JSON; is it Forgeyard?") from None
+            said = f"{response.url} does not answer with JSON; is it Forgeyard?"
+            raise Corrupt(said) from None
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str | int] | None = None,
+        content: str | Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx.Response:
+        """Ask one address after the other, once each, until one can be reached."""
+        *others, last = self._addresses.in_turn()
+        for address in (*others, last):
+            with self._translated(address):
+                try:
+                    answer = self._http.request(
+                        method, address + path, params=params, content=content, headers=headers
+                    )
+                except httpx.TransportError as error:
+                    self._addresses.failed(address)
+                    if address == last or not _may_repeat(method, error):
+                        raise
+                    continue
+            if answer.status_code in AWAY:
+                self._addresses.failed(address)
+            return answer
+        raise AssertionError("the last address answers or raises")
 
     def _check(self, response: httpx.Response) -> None:
         if not response.is_success:
             raise problem(response.status_code, response.content)
 
     @contextmanager
-    def _translated(self) -> Generator[None]:
+    def _translated(self, address: str) -> Generator[None]:
         """Turn the transport's errors into ours."""
         try:
             yield
         except httpx.TimeoutException as error:
-            raise Unavailable(f"{self._url} does not answer in time", field="url") from error
+            raise Unavailable(f"{address} does not answer in time", field="url") from error
         except httpx.ConnectError as error:
             raise Unavailable(
-                f"nothing answers at {self._url}",
+                f"nothing answers at {address}",
                 field="url",
-                value=self._url,
+                value=address,
                 allowed="start it with `forgeyard up`, or name another with --url",
             ) from error
         except httpx.HTTPError as error:
-            raise Unavailable(
-                f"the connection to {self._url} broke: {error}", field="url"
-            ) from error
+            raise Unavailable(f"the connection to {address} broke: {error}", field="url") from error
+
+
+def _may_repeat(method: str, error: httpx.TransportError) -> bool:
+    """Tell whether asking somebody else can do no harm."""
+    return isinstance(error, _UNREACHED) or (method in QUESTIONS and isinstance(error, _BROKEN))
 
 
 def path_of(*parts: str) -> str:

@@ -21,22 +21,28 @@ ENDPOINTS: Final = "endpoints.json"
 TOKEN: Final = "token"
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 LONGEST_TOKEN: Final = 4_096
+MOST_URLS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where the API is and what opens it; the token never shows up in a traceback."""
+    """Where the API answers and what opens it; the token never shows up in a traceback."""
 
-    url: str
+    urls: tuple[str, ...]
     token: str
 
     def __repr__(self) -> str:
-        return f"Endpoint(url={self.url!r})"
+        return f"Endpoint(urls={self.urls!r})"
 
     @property
     def is_local(self) -> bool:
         """Tell whether this host itself is meant."""
-        return httpx.URL(self.url).host in LOOPBACK
+        return all(_is_here(url) for url in self.urls)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Tell whether any of the addresses needs certificates."""
+        return any(httpx.URL(url).scheme == "https" for url in self.urls)
 
 
 def resolve(
@@ -72,18 +78,18 @@ def resolve_agent(
 def _with_token(
     config: Config, client: ClientConfig, url: str, own: str, token_file: Path | None
 ) -> Endpoint:
-    found = checked_url(url)
+    found = checked_urls(url)
     if token_file is not None:
-        return Endpoint(url=found, token=read_token(token_file))
+        return Endpoint(urls=found, token=read_token(token_file))
     if client.token:
-        return Endpoint(url=found, token=checked_token(client.token, field="FORGEYARD_TOKEN"))
+        return Endpoint(urls=found, token=checked_token(client.token, field="FORGEYARD_TOKEN"))
     if client.token_file:
-        return Endpoint(url=found, token=read_token(Path(client.token_file)))
-    local = config.token_path()
-    if (found == checked_url(own) or httpx.URL(found).host in LOOPBACK) and local.is_file():
-        return Endpoint(url=found, token=read_token(local))
+        return Endpoint(urls=found, token=read_token(Path(client.token_file)))
+    local, ours = config.token_path(), checked_url(own)
+    if all(one == ours or _is_here(one) for one in found) and local.is_file():
+        return Endpoint(urls=found, token=read_token(local))
     raise Unauthenticated(
-        f"no token for {found}",
+        f"no token for {', '.join(found)}",
         field="token",
         allowed=f"--token-file, FORGEYARD_TOKEN, or a running system in {config.data_dir}",
     )
@@ -144,6 +150,27 @@ def _is_private(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISREG(mode) and not stat.S_IMODE(mode) & 0o077
+
+
+def _is_here(url: str) -> bool:
+    return httpx.URL(url).host in LOOPBACK
+
+
+def checked_urls(text: str) -> tuple[str, ...]:
+    """Accept one URL, or several with commas between, each once.
+
+    Raises:
+        InvalidRequest: one of them is something else, or there are too many.
+    """
+    urls = tuple(dict.fromkeys(checked_url(url.strip()) for url in text.split(",")))
+    if len(urls) > MOST_URLS:
+        raise InvalidRequest(
+            f"{len(urls)} URLs are too many",
+            field="url",
+            value=text,
+            allowed=f"{MOST_URLS} at most",
+        )
+    return urls
 
 
 def checked_url(url: str) -> str:

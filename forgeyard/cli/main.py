@@ -11,6 +11,8 @@ from typing import Annotated, Final
 import typer
 
 from forgeyard.cli import (
+    ca,
+    database,
     job,
     output,
     policy,
@@ -45,7 +47,8 @@ app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(store.app, name="store")
-app.add_typer(job.app, name="job")
+app.add_typer(ca.app, name="ca")
+app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),
     *(server.worker, server.api, server.agent),

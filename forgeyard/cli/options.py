@@ -15,7 +15,11 @@ from forgeyard.model.units import parse_duration
 
 Url = Annotated[
     str | None,
-    typer.Option("--url", help="API to talk to; else FORGEYARD_URL, else the one running here."),
+    typer.Option(
+        "--url",
+        metavar="URL,…",
+        help="API to talk to, or its addresses; else FORGEYARD_URL, else the one running here.",
+    ),
 ]
 TokenFile = Annotated[
     Path | None,

@@ -6,6 +6,7 @@ Each import stands inside its function, so that `forgeyard run list` loads no da
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 DETACH_WITHIN_S = 90.0
 DOWN_WITHIN_S = 60.0
+OURS = ("forgeyard", "activities", "worker")
 
 
 def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
@@ -51,7 +53,7 @@ def demo(config: Config, *, keep: bool, plain: bool) -> int:
     with running(settings, agents=1, say=_say) as system:
         where = system.endpoints
         _say(f"Temporal Web UI: {where.ui_url}")
-        endpoint = Endpoint(url=where.api_url, token=settings.token_path().read_text().strip())
+        endpoint = Endpoint(urls=(where.api_url,), token=settings.token_path().read_text().strip())
         ui = f"{where.ui_url}/namespaces/{settings.temporal.namespace}"
         with Client(endpoint) as client:
             code = show(client, root, ui=ui, config=settings, plain=plain)
@@ -134,6 +136,7 @@ def worker(config: Config) -> int:
     """Run a Temporal worker until asked to stop."""
     from worker.main import run_worker
 
+    _log(config)
     return asyncio.run(_until_signalled(lambda stop: run_worker(config, stop)))
 
 
@@ -141,14 +144,44 @@ def api(config: Config) -> int:
     """Serve the public and the agent API until asked to stop."""
     from forgeyard.api.serve import serve
 
+    _log(config)
     return asyncio.run(_until_signalled(lambda stop: serve(config, stop)))
 
 
-def agent(config: Config, *, url: str, token: str) -> int:
+def upgrade_database(config: Config) -> dict[str, str]:
+    """Bring the database to this release's schema; tell at which it is then."""
+    from forgeyard.store import migrate
+    from forgeyard.store.engine import open_engine
+
+    engine = open_engine(config.database_url(), config.store)
+    migrate.upgrade(engine)
+    return check_database(config)
+
+
+def check_database(config: Config) -> dict[str, str]:
+    """Insist that this release can work on the database; tell which schemas both have."""
+    from forgeyard.store import migrate
+    from forgeyard.store.engine import open_engine
+
+    engine = open_engine(config.database_url(), config.store)
+    migrate.demand_fit(engine)
+    return {"revision": str(migrate.current(engine)), "release": str(migrate.newest())}
+
+
+def agent(config: Config, end: Endpoint) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
     from forgeyard.agent.loop import AgentSettings, serve
 
-    return serve(AgentSettings(url=url, token=token, config=config.agent, limits=config.limits))
+    return serve(
+        AgentSettings(urls=end.urls, token=end.token, config=config.agent, limits=config.limits)
+    )
+
+
+def _log(config: Config) -> None:
+    """Let our own parts say on stderr what they do, and everybody else what goes wrong."""
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    for part in OURS:
+        logging.getLogger(part).setLevel(config.log_level)
 
 
 async def _until_signalled(run: Callable[[asyncio.Event], Awaitable[object]]) -> int:

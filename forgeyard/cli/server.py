@@ -10,7 +10,7 @@ import typer
 
 from forgeyard import config
 from forgeyard.cli import output, processes
-from forgeyard.cli.endpoint import Endpoint, checked_token, checked_url, resolve_agent
+from forgeyard.cli.endpoint import Endpoint, checked_token, checked_urls, resolve_agent
 from forgeyard.cli.options import DataDir, Json, TokenFile, settings
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.location import ReliabilityClass
@@ -104,14 +104,26 @@ def demo(
     raise typer.Exit(processes.demo(settings(data_dir), keep=keep, plain=is_plain))
 
 
-def worker(data_dir: DataDir = None) -> None:
-    """Run one Temporal worker until asked to stop.
+def worker(
+    build: Annotated[
+        str,
+        typer.Option(
+            "--build",
+            help="Which build this is, if Temporal is to keep builds apart.",
+            metavar="ID",
+        ),
+    ] = "",
+    data_dir: DataDir = None,
+) -> None:
+    """Run one Temporal worker until asked to stop: TERM finishes what is under way.
 
     \b
-    Example:
+    Examples:
       FORGEYARD_STORE__URL=postgresql://db/forgeyard forgeyard worker
+      forgeyard worker --build 2026-12-01
     """
-    raise typer.Exit(processes.worker(settings(data_dir)))
+    chosen = {"build": build} if build else {}
+    raise typer.Exit(processes.worker(settings(data_dir, worker=chosen)))
 
 
 def api(data_dir: DataDir = None) -> None:
@@ -127,7 +139,9 @@ def api(data_dir: DataDir = None) -> None:
 def agent(
     join: Annotated[
         str | None,
-        typer.Option("--join", metavar="URL", help="The agent API; else the one running here."),
+        typer.Option(
+            "--join", metavar="URL,…", help="The agent API, several addresses or the one here."
+        ),
     ] = None,
     token: Annotated[
         str | None,
@@ -174,11 +188,13 @@ def agent(
 ) -> None:
     """Run jobs on this machine until asked to stop.
 
-    Needs nothing but a URL and a token. TERM lets jobs finish, a second one ends them.
+    Needs nothing but a URL and a token; with several URLs it turns to the next when one fails.
+    TERM lets jobs finish, a second one ends them.
 
     \b
     Examples:
       forgeyard agent --join http://ci:8701 --token-file token --jobs 8
+      forgeyard agent --join http://ci-1:8701,http://ci-2:8701 --token-file token
       forgeyard agent --label zone=a --toolchain node=22.1.0=/opt/node/bin
       forgeyard agent --site rack-4 --region eu-1 --reliability preemptible --cost 0.12
     """
@@ -199,7 +215,7 @@ def agent(
         given["cost_micros_per_hour"] = _micros(cost)
     found = settings(data_dir, agent=given)
     end = _endpoint(found, join, token, token_file)
-    raise typer.Exit(processes.agent(found, url=end.url, token=end.token))
+    raise typer.Exit(processes.agent(found, end))
 
 
 def _endpoint(
@@ -211,7 +227,7 @@ def _endpoint(
         )
     token = checked_token(token, field="--token") if token else None
     if token and join:
-        return Endpoint(url=checked_url(join), token=token)
+        return Endpoint(urls=checked_urls(join), token=token)
     client = config.load_client()
     chosen = client.model_copy(update={"token": token}) if token else client
     return resolve_agent(found, chosen, url=join, token_file=token_file)

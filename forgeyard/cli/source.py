@@ -19,10 +19,12 @@ from rich.progress import (
 from forgeyard import archive, selection
 from forgeyard.cli import output
 from forgeyard.cli.client import CHUNK, Client
+from forgeyard.cli.following import Patience
 from forgeyard.cli.material import Material
 from forgeyard.config import Config
 
 MOST_SKIPPED = 5
+UPLOAD_PATIENCE_S = 10.0
 
 
 def upload_source(client: Client, material: Material, *, config: Config, quiet: bool) -> str | None:
@@ -42,10 +44,16 @@ def upload_source(client: Client, material: Material, *, config: Config, quiet: 
             _report(material.called, packed)
         if client.has_blob(packed.digest):
             return packed.digest
-        file.seek(0)
         with progress("uploading", packed.size, quiet=quiet) as advance:
-            client.put_blob(packed.digest, packed.size, _pieces(file, advance))
+            Patience(patience_s=UPLOAD_PATIENCE_S).ask(lambda: _put(client, packed, file, advance))
     return packed.digest
+
+
+def _put(client: Client, packed: archive.Packed, file: BinaryIO, advance: "Advance") -> None:
+    """Upload an archive from its beginning."""
+    file.seek(0)
+    advance.again()
+    client.put_blob(packed.digest, packed.size, _pieces(file, advance))
 
 
 def _files_but(data_dir: Path, root: Path) -> list[str]:
@@ -79,6 +87,11 @@ class Advance:
     def __init__(self, bar: Progress | None = None, task: TaskID | None = None) -> None:
         self._bar = bar
         self._task = task
+
+    def again(self) -> None:
+        """Say that it begins anew."""
+        if self._bar is not None and self._task is not None:
+            self._bar.reset(self._task)
 
     def __call__(self, amount: int) -> None:
         """Say that so many more bytes have gone."""

@@ -6,7 +6,7 @@ document from outside to it; code and tests may build any policy they like.
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Annotated
 
 from annotated_types import MaxLen
@@ -287,11 +287,18 @@ class SchedulingPolicy:
 
     def canonical(self) -> str:
         """Write this policy as the one JSON text that its digest is of."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return json.dumps(self, sort_keys=True, separators=(",", ":"), default=_fields_of)
 
     def digest(self) -> str:
         """Name this very policy, whatever version it has; recorded with every placement."""
         return digest_of(self.canonical())
+
+
+def _fields_of(part: object) -> dict[str, object]:
+    """Open one level for the encoder; a deep copy of everything took longer than writing it."""
+    assert is_dataclass(part)
+    assert not isinstance(part, type)
+    return {each.name: getattr(part, each.name) for each in fields(part)}
 
 
 def digest_of(text: str) -> str:

@@ -231,6 +231,12 @@ class Usage:
     peak_memory: int = 0
     bytes_fetched: int = 0
     bytes_uploaded: int = 0
+    inputs_at_hand: Total = 0
+    """Archives of inputs that the runner had kept."""
+    inputs_fetched: Total = 0
+    caches_at_hand: Total = 0
+    """Dependency caches whose archives the runner had kept."""
+    caches_fetched: Total = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -160,7 +160,7 @@ def _share(left: int, whole: int) -> int:
     return left * BEST // whole if left > 0 else 0
 
 
-def _locality(job: SchedulingJob, runner: SchedulingRunner, scene: Scene) -> int:
+def locality(job: SchedulingJob, runner: SchedulingRunner, scene: Scene) -> int:
     """Weigh by bytes what it has, and what it would fetch by how near that is."""
     total = sum(min(size, LARGEST_INPUT) for _, size in job.inputs)
     held = sum(min(size, LARGEST_INPUT) for name, size in job.inputs if runner.holdings.holds(name))
@@ -227,7 +227,7 @@ def _scarcity(job: SchedulingJob, runner: SchedulingRunner, scene: Scene) -> int
 
 
 _JUDGES = {
-    "locality": _locality,
+    "locality": locality,
     "cache": _cache,
     "reliability": _reliability,
     "fairness": _fairness,

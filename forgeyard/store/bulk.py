@@ -68,6 +68,14 @@ def among(
     return column == sa.any_(sa.literal(list(values), array))
 
 
+def among_given(dialect: str, column: sa.ColumnElement[str], name: str) -> sa.ColumnElement[bool]:
+    """Compare a column of texts with a parameter of many, in a statement that is built once."""
+    if dialect != "postgresql":
+        return column.in_(sa.bindparam(name, expanding=True))
+    array: postgresql.ARRAY[str] = postgresql.ARRAY(sa.Text())
+    return column == sa.any_(sa.bindparam(name, type_=array))
+
+
 def _given(table: sa.Table, names: Sequence[str]) -> sa.TableValuedAlias:
     """Present the parameter as a table with these columns of the real one."""
     rows = sa.cast(sa.bindparam("given_rows", type_=sa.Text()), postgresql.JSON())

@@ -16,27 +16,26 @@ from forgeyard.store import bulk, codec, tables
 from forgeyard.store.changes import Row
 
 _holds, _leases, _runners = tables.device_holds, tables.leases, tables.runners
+_SUMS = sa.select(_holds.c.runner_id, _holds.c.device_id, sa.func.sum(_holds.c.share)).group_by(
+    _holds.c.runner_id, _holds.c.device_id
+)
 _LIVE = [state.value for state in LIVE_LEASE_STATES]
 
 
 def load(connection: sa.Connection) -> dict[str, dict[str, int]]:
     """Tell how much is held of every device of which something is, by runner."""
-    return _sums(connection, sa.true())
+    return _summed(connection, _SUMS)
 
 
 def held_on(connection: sa.Connection, runner_ids: Collection[str]) -> dict[str, dict[str, int]]:
     """Tell the same of some runners, whose locks the caller holds."""
-    return _sums(connection, bulk.among(connection, _holds.c.runner_id, runner_ids))
+    on_them = bulk.among(connection, _holds.c.runner_id, runner_ids)
+    return _summed(connection, _SUMS.where(on_them))
 
 
-def _sums(
-    connection: sa.Connection, condition: sa.ColumnElement[bool]
+def _summed(
+    connection: sa.Connection, query: sa.Select[str, str, int]
 ) -> dict[str, dict[str, int]]:
-    query = (
-        sa.select(_holds.c.runner_id, _holds.c.device_id, sa.func.sum(_holds.c.share))
-        .where(condition)
-        .group_by(_holds.c.runner_id, _holds.c.device_id)
-    )
     found: dict[str, dict[str, int]] = {}
     for runner_id, device_id, share in connection.execute(query):
         found.setdefault(runner_id, {})[device_id] = int(share)

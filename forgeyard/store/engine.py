@@ -8,7 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TypeAlias, cast
+from typing import Final, TypeAlias, cast
 
 import sqlalchemy as sa
 from sqlalchemy import event, exc
@@ -23,6 +23,13 @@ from forgeyard.errors import AccountingCorrupt, StoreUnavailable
 _WRITE = "forgeyard_write"
 # Threads of one process take turns here: SQLite's own waiting backs off for seconds under load.
 _TURN = "forgeyard_turn"
+# A host that vanished is given up in half a minute, not in the kernel's quarter of an hour.
+DEAD_PEER: Final = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 25_000,
+}
 _Turn: TypeAlias = AbstractContextManager[object]
 
 
@@ -43,9 +50,12 @@ def _now_sqlite(_element: now_ms, _compiler: SQLCompiler, **_options: object) ->
     return "CAST(round((julianday('now') - 2440587.5) * 86400000) AS INTEGER)"
 
 
+_NOW = sa.select(now_ms())
+
+
 def database_now(connection: sa.Connection) -> int:
     """Read the clock that decides about every deadline."""
-    return int(connection.execute(sa.select(now_ms())).scalar_one())
+    return int(connection.execute(_NOW).scalar_one())
 
 
 def open_engine(url: str, config: StoreConfig) -> sa.Engine:
@@ -58,6 +68,7 @@ def open_engine(url: str, config: StoreConfig) -> sa.Engine:
     limits = (
         f"-c statement_timeout={config.statement_timeout_ms}"
         f" -c lock_timeout={config.lock_timeout_ms}"
+        f" -c idle_in_transaction_session_timeout={config.idle_timeout_ms}"
     )
     return sa.create_engine(
         parsed,
@@ -65,7 +76,7 @@ def open_engine(url: str, config: StoreConfig) -> sa.Engine:
         max_overflow=0,
         pool_timeout=config.lock_timeout_ms / 1000,
         pool_pre_ping=True,
-        connect_args={"options": limits, "connect_timeout": 5},
+        connect_args={"options": limits, "connect_timeout": 5, **DEAD_PEER},
     )
 
 
@@ -126,6 +137,10 @@ def _translated() -> Generator[None]:
     except exc.IntegrityError as error:
         if "reserved_not_negative" in str(error):
             raise AccountingCorrupt("a runner would hold less than nothing") from error
+        raise
+    except exc.DBAPIError as error:
+        if error.connection_invalidated:  # such as after having idled in a transaction
+            raise StoreUnavailable(f"the database hung up: {_first_line(error)}") from error
         raise
 
 

@@ -13,6 +13,7 @@ FLEET: Final = "fleet"
 """Grows when what could never run might run now: a runner, a pool or the policy is another."""
 _generations = tables.generations
 _FLEET = sa.select(_generations.c.value).where(_generations.c.name == FLEET)
+_NAMED = sa.select(_generations.c.value).where(_generations.c.name == sa.bindparam("name"))
 OF_FLEET: Final = sa.func.coalesce(_FLEET.scalar_subquery(), 0)
 """The fleet's, as part of another query."""
 
@@ -25,5 +26,4 @@ def bump(connection: sa.Connection, name: str = FLEET) -> None:
 
 def current(connection: sa.Connection, name: str = FLEET) -> int:
     """Tell how often it has grown."""
-    query = sa.select(_generations.c.value).where(_generations.c.name == name)
-    return connection.execute(query).scalar() or 0
+    return connection.execute(_NAMED, {"name": name}).scalar() or 0

@@ -17,25 +17,26 @@ from forgeyard.store.changes import Row
 
 _held, _jobs = tables.held_room, tables.jobs
 _runners, _reservations = tables.runners, tables.reservations
+_COUNTING_ROWS = (
+    sa.select(_held)
+    .join(_jobs, _jobs.c.job_id == _held.c.job_id)
+    .where(
+        _jobs.c.state == JobState.ELIGIBLE.value,
+        _jobs.c.cancel_reason.is_(None),
+        sa.or_(_held.c.kind == HoldKind.BACKFILL.value, _held.c.deadline_at > sa.bindparam("now")),
+    )
+    .order_by(_held.c.job_id)
+)
+_COUNTING = _COUNTING_ROWS.with_only_columns(_held.c.job_id).order_by(None).scalar_subquery()
+_DELETE_OLD = sa.delete(_held).where(
+    _held.c.partition == sa.bindparam("partition"), _held.c.job_id.not_in(_COUNTING)
+)
 
 
 def load(connection: sa.Connection, *, now: int) -> tuple[HeldRoom, ...]:
     """Read the holds that count now."""
-    query = (
-        sa.select(_held)
-        .join(_jobs, _jobs.c.job_id == _held.c.job_id)
-        .where(_counts(now))
-        .order_by(_held.c.job_id)
-    )
-    return tuple(_hold(dict(row)) for row in connection.execute(query).mappings())
-
-
-def _counts(now: int) -> sa.ColumnElement[bool]:
-    return sa.and_(
-        _jobs.c.state == JobState.ELIGIBLE.value,
-        _jobs.c.cancel_reason.is_(None),
-        sa.or_(_held.c.kind == HoldKind.BACKFILL.value, _held.c.deadline_at > now),
-    )
+    rows = connection.execute(_COUNTING_ROWS, {"now": now}).mappings()
+    return tuple(_hold(dict(row)) for row in rows)
 
 
 def _hold(row: Row) -> HeldRoom:
@@ -62,14 +63,8 @@ def keep(connection: sa.Connection, partition: str, wish: BackfillWish | None, *
 
     The runner is the one that is sure to have room first; a hold that stands keeps its runner.
     """
-    counting = (
-        sa.select(_held.c.job_id)
-        .join(_jobs, _jobs.c.job_id == _held.c.job_id)
-        .where(_counts(now))
-        .scalar_subquery()
-    )
     mine = _held.c.partition == partition
-    connection.execute(sa.delete(_held).where(mine, _held.c.job_id.not_in(counting)))
+    connection.execute(_DELETE_OLD, {"partition": partition, "now": now})
     backfill = sa.select(_held).where(mine, _held.c.kind == HoldKind.BACKFILL.value)
     row = connection.execute(backfill).mappings().first()
     if row is not None:

@@ -7,14 +7,13 @@ import sqlalchemy as sa
 from forgeyard.store import bulk, tables
 from forgeyard.store.changes import Row
 
-_holds = tables.key_holds
+_holds, _jobs = tables.key_holds, tables.jobs
+_HELD = sa.select(_holds.c.key_name, _jobs.c.name).join(_jobs, _jobs.c.job_id == _holds.c.job_id)
 
 
 def load(connection: sa.Connection) -> dict[str, str]:
     """Tell which keys are held, each with the name of its holder."""
-    jobs = tables.jobs
-    query = sa.select(_holds.c.key_name, jobs.c.name).join(jobs, jobs.c.job_id == _holds.c.job_id)
-    return {key: holder for key, holder in connection.execute(query)}
+    return {key: holder for key, holder in connection.execute(_HELD)}
 
 
 def take(connection: sa.Connection, holds: Iterable[tuple[str, str, str]]) -> None:

@@ -18,6 +18,10 @@ from forgeyard.store import bulk, codec, generations, tables, waiting
 from forgeyard.store.changes import Row
 
 _parked, _jobs = tables.parked_classes, tables.jobs
+_NAMES = sa.select(_parked.c.requirement_class).where(
+    _parked.c.partition == sa.bindparam("partition"),
+    _parked.c.generation == sa.bindparam("generation"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +45,8 @@ ALL_OPEN = Standing(parked=0, open=None)
 
 def standing(connection: sa.Connection, partition: str, generation: int) -> Standing:
     """Tell what is parked at this generation; an index alone answers, class by class."""
-    names = sa.select(_parked.c.requirement_class).where(
-        _parked.c.partition == partition, _parked.c.generation == generation
-    )
-    parked = set(connection.execute(names).scalars())
+    at = {"partition": partition, "generation": generation}
+    parked = set(connection.execute(_NAMES, at).scalars())
     if not parked:
         return ALL_OPEN
     kinds = connection.execute(_kinds(partition)).scalars().all()

@@ -23,7 +23,8 @@ BUILT_IN: Final = 0
 """The version of the policy that is in force while nobody has set one."""
 _policies = tables.policies
 _NEWEST = sa.select(_policies).order_by(_policies.c.version.desc())
-_OLDER = _NEWEST.where(_policies.c.version < sa.bindparam("than"))
+_IN_FORCE = _NEWEST.limit(1)
+_OLDER = _NEWEST.where(_policies.c.version < sa.bindparam("than")).limit(1)
 logger = logging.getLogger(__name__)
 
 
@@ -59,13 +60,13 @@ class PolicyVersion:
 
 def current(connection: sa.Connection, built_in: SchedulingPolicy) -> PolicyInForce:
     """Read the policy in force: the newest that can be read, else the built-in one."""
-    newest = connection.execute(_NEWEST.limit(1)).one_or_none()
+    newest = connection.execute(_IN_FORCE).one_or_none()
     while newest is not None:
         try:
             policy = stored(newest.document, newest.digest)
         except Corrupt as error:
             logger.error("policy version %d is passed over: %s", newest.version, error.message)
-            older = connection.execute(_OLDER.limit(1), {"than": newest.version})
+            older = connection.execute(_OLDER, {"than": newest.version})
             newest = older.one_or_none()
             continue
         return PolicyInForce(version=newest.version, digest=newest.digest, policy=policy)

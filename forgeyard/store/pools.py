@@ -27,6 +27,15 @@ LEVEL = 3
 OPEN, DRAINING = "open", "draining"
 _pools, _scopes, _runners = tables.pools, tables.scopes, tables.runners
 _windows = tables.maintenance_windows
+_owner = _scopes.alias("owner")
+_OWNED = sa.select(
+    _pools, _owner.c.kind.label("owner_kind"), _owner.c.name.label("owner_name")
+).join(_owner, _owner.c.scope_id == _pools.c.owner_id, isouter=True)
+_NEAR = (
+    sa.select(_windows)
+    .where(_windows.c.ends_at > sa.bindparam("now"), _windows.c.starts_at <= sa.bindparam("soon"))
+    .order_by(_windows.c.starts_at.desc(), _windows.c.window_id)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +54,9 @@ def load(
 ) -> dict[str, SchedulingPool]:
     """Read every pool as a cycle sees it at this instant."""
     closing = _closing(connection, policy, now=now)
-    owner = _scopes.alias("owner")
-    query = sa.select(
-        _pools, owner.c.kind.label("owner_kind"), owner.c.name.label("owner_name")
-    ).join(owner, owner.c.scope_id == _pools.c.owner_id, isouter=True)
     return {
         row["pool_id"]: _pool(dict(row), closing.get(row["pool_id"]))
-        for row in connection.execute(query).mappings()
+        for row in connection.execute(_OWNED).mappings()
     }
 
 
@@ -59,14 +64,10 @@ def _closing(
     connection: sa.Connection, policy: SchedulingPolicy, *, now: int
 ) -> dict[str, tuple[Millis, str]]:
     """Find the next maintenance of each pool, if it is near; a pool is closed while it lasts."""
-    query = (
-        sa.select(_windows)
-        .where(_windows.c.ends_at > now, _windows.c.starts_at <= now + policy.maintenance_lead)
-        .order_by(_windows.c.starts_at.desc(), _windows.c.window_id)
-    )
+    span = {"now": now, "soon": now + policy.maintenance_lead}
     return {
         row["pool_id"]: (Millis(max(0, row["starts_at"] - now)), row["reason"])
-        for row in connection.execute(query).mappings()
+        for row in connection.execute(_NEAR, span).mappings()
     }
 
 

@@ -16,7 +16,14 @@ from forgeyard.store import changes, tables
 from forgeyard.store.engine import database_now, now_ms
 
 BLOBS = "blobs"
-_health = tables.service_health
+_health, _outbox = tables.service_health, tables.outbox
+_OLDEST = sa.select(sa.func.min(_outbox.c.created_at)).where(_outbox.c.delivered_at.is_(None))
+_PROBLEM = sa.select(_health.c.problem).where(_health.c.service == BLOBS)
+_MEASURED = sa.select(
+    _OLDEST.scalar_subquery().label("oldest"),
+    _PROBLEM.scalar_subquery().label("problem"),
+    now_ms().label("now"),
+)
 
 
 def read(
@@ -27,16 +34,7 @@ def read(
     began: int,
 ) -> Readings:
     """Measure everything; `began` is when the snapshot's first query was answered."""
-    outbox = tables.outbox
-    oldest = sa.select(sa.func.min(outbox.c.created_at)).where(outbox.c.delivered_at.is_(None))
-    problem = sa.select(_health.c.problem).where(_health.c.service == BLOBS)
-    row = connection.execute(
-        sa.select(
-            oldest.scalar_subquery().label("oldest"),
-            problem.scalar_subquery().label("problem"),
-            now_ms().label("now"),
-        )
-    ).one()
+    row = connection.execute(_MEASURED).one()
     return Readings(
         store_ms=max(0, row.now - began),
         outbox_lag_ms=0 if row.oldest is None else max(0, row.now - row.oldest),

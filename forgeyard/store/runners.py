@@ -192,7 +192,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
         reports.check(message.report)
     runner = _lock_open(connection, session_id)
     now = database_now(connection)
-    state = _state(runner, message)
+    state = state_told(runner, message)
     able = _able(message, now=now)
     said = {"suspect": 0, "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
@@ -246,7 +246,8 @@ def _lock_open(connection: sa.Connection, session_id: str) -> Row:
     )
 
 
-def _state(runner: Row, message: Heartbeat) -> RunnerState:
+def state_told(runner: Row, message: Heartbeat) -> RunnerState:
+    """Tell the state that a runner has after a heartbeat."""
     wanted = _wanted(runner)
     if wanted is not None:
         return wanted

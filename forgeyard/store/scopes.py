@@ -23,6 +23,7 @@ from forgeyard.store.changes import Row
 PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
 """The columns that name a job's scopes, outermost first."""
 _scopes, _reservations = tables.scopes, tables.reservations
+_ALL = sa.select(_scopes)
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
 
 
@@ -34,7 +35,7 @@ def path_of(row: Row) -> tuple[str, str, str, str]:
 
 def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
     """Read every scope with what its jobs hold now."""
-    rows = connection.execute(sa.select(_scopes)).mappings().all()
+    rows = connection.execute(_ALL).mappings().all()
     return _seen(connection, [dict(row) for row in rows])
 
 

@@ -7,8 +7,9 @@ nobody, neither in it nor beside it.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -52,6 +53,7 @@ from forgeyard.store.parked_classes import Standing
 
 RunnerReader = Callable[[sa.Connection, SchedulingPolicy], tuple[SchedulingRunner, ...]]
 NOTHING: Held = {}
+_REFUSALS = sa.select(tables.refusals).where(tables.refusals.c.until_at > sa.bindparam("now"))
 LOADED = 2_000
 """Jobs that one cycle looks at; the rest only count."""
 logger = logging.getLogger(__name__)
@@ -76,8 +78,7 @@ def load(
     generation = generations.current(connection)
     now = database_now(connection)
     standing = standing or parked_classes.standing(connection, partition, generation)
-    among = standing.among(connection)
-    rows = _eligible(connection, partition, policy, among=among, now=now, limit=limit)
+    rows = _eligible(connection, partition, policy, standing=standing, now=now, limit=limit)
     refusals, passing = _refusals(connection, now=now)
     jobs, damaged = _jobs(connection, rows, refusals, now=now, policy=policy)
     wished = {job.job_id: job.wishes for job in jobs}
@@ -151,27 +152,53 @@ def _eligible(
     partition: str,
     policy: SchedulingPolicy,
     *,
-    among: sa.ColumnElement[bool],
+    standing: Standing,
     now: int,
     limit: int,
 ) -> Sequence[Row]:
-    """Read the first of every queue before the second of any, emergencies before all.
+    """Read the first of every queue before the second of any, emergencies before all."""
+    order = _order_under(policy)
+    if standing.open is None:
+        query = _eligible_of_all(order)
+    else:
+        query = _eligible_query(order, standing.among(connection))
+    given = {"partition": partition, "now": now, "batch": policy.batch, "limit": limit}
+    return [dict(row) for row in connection.execute(query, given).mappings()]
 
-    Of one class in one queue, no more than a batch: a cycle can place no more of them.
-    """
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """What a policy says of the order of jobs; its statement is built once for as long."""
+
+    aging_step: int
+    aging_limit: int
+    points: tuple[tuple[SchedulingClass, int], ...]
+    """What each class adds."""
+
+
+def _order_under(policy: SchedulingPolicy) -> _Order:
+    return _Order(
+        aging_step=policy.aging_step,
+        aging_limit=policy.aging_limit,
+        points=tuple((one, class_adjustment(one, policy)) for one in SchedulingClass),
+    )
+
+
+def _eligible_query(order: _Order, among: sa.ColumnElement[bool]) -> sa.Select[*tuple[Any, ...]]:
+    """Select jobs by turn; of one class in one queue, no more than a cycle can place."""
     jobs = tables.jobs
-    order = (_effective(policy, now).desc(), jobs.c.eligible_at, jobs.c.job_id)
+    by = (_effective(order).desc(), jobs.c.eligible_at, jobs.c.job_id)
     alike = (jobs.c.queue_id, jobs.c.requirement_class)
     place = sa.func.row_number()
     counted = (
         sa.select(
             *jobs.c,
             sa.func.count().over().label("waiting"),
-            place.over(partition_by=alike, order_by=order).label("of_class"),
-            place.over(partition_by=jobs.c.queue_id, order_by=order).label("turn"),
+            place.over(partition_by=alike, order_by=by).label("of_class"),
+            place.over(partition_by=jobs.c.queue_id, order_by=by).label("turn"),
         )
         .where(
-            jobs.c.partition == partition,
+            jobs.c.partition == sa.bindparam("partition"),
             jobs.c.state == JobState.ELIGIBLE.value,
             jobs.c.cancel_reason.is_(None),
             among,
@@ -179,48 +206,51 @@ def _eligible(
         .subquery()
     )
     urgent = counted.c.priority != Priority.EMERGENCY.value
-    query = (
+    return (
         sa.select(counted)
-        .where(counted.c.of_class <= policy.batch)
+        .where(counted.c.of_class <= sa.bindparam("batch"))
         .order_by(urgent, counted.c.turn, counted.c.job_id)
-        .limit(limit)
+        .limit(sa.bindparam("limit", type_=sa.Integer()))
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def _effective(policy: SchedulingPolicy, now: int) -> sa.ColumnElement[int]:
+@lru_cache(maxsize=16)
+def _eligible_of_all(order: _Order) -> sa.Select[*tuple[Any, ...]]:
+    """Give the statement while nothing is parked: building it took longer than running it."""
+    return _eligible_query(order, sa.true())
+
+
+def _effective(order: _Order) -> sa.ColumnElement[int]:
     """Say `order.effective_priority` in SQL; a test holds the two together."""
-    jobs = tables.jobs
+    jobs, now = tables.jobs, sa.bindparam("now", type_=sa.BigInteger())
     base = sa.case(
         {priority.value: points for priority, points in BASE.items()}, value=jobs.c.priority
     )
     waited = sa.case((jobs.c.eligible_at > now, 0), else_=now - jobs.c.eligible_at)
-    adjusted = base + jobs.c.adjustment + _class_adjustment(policy)
+    adjusted = base + jobs.c.adjustment + _class_adjustment(order)
     adjusted = sa.case((adjusted < 0, 0), else_=adjusted)
-    aged = adjusted + sa.cast(waited, sa.BigInteger).op("/")(policy.aging_step)
+    aged = adjusted + sa.cast(waited, sa.BigInteger).op("/")(order.aging_step)
     return sa.case(
-        (base >= policy.aging_limit, base),
-        (aged > policy.aging_limit, policy.aging_limit),
+        (base >= order.aging_limit, base),
+        (aged > order.aging_limit, order.aging_limit),
         else_=aged,
     )
 
 
-def _class_adjustment(policy: SchedulingPolicy) -> sa.ColumnElement[int]:
+def _class_adjustment(order: _Order) -> sa.ColumnElement[int]:
     jobs = tables.jobs
     implied = sa.case({p.value: c.value for p, c in CLASS_OF.items()}, value=jobs.c.priority)
     named = sa.func.coalesce(jobs.c.scheduling_class, implied)
-    points = {one.value: class_adjustment(one, policy) for one in SchedulingClass}
-    return sa.case(points, value=named)
+    return sa.case({one.value: points for one, points in order.points}, value=named)
 
 
 def _refusals(
     connection: sa.Connection, *, now: int
 ) -> tuple[dict[str, dict[str, str]], dict[str, int]]:
     """Read who refused which job, and when the first may be asked again."""
-    query = sa.select(tables.refusals).where(tables.refusals.c.until_at > now)
     found: dict[str, dict[str, str]] = {}
     ends: dict[str, int] = {}
-    for row in connection.execute(query).mappings():
+    for row in connection.execute(_REFUSALS, {"now": now}).mappings():
         job_id, until = row["job_id"], row["until_at"]
         found.setdefault(job_id, {})[row["runner_id"]] = row["reason"]
         ends[job_id] = min(until, ends.get(job_id, until))

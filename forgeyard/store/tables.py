@@ -54,6 +54,7 @@ __all__ = [
     "reservations",
     "runners",
     "runs",
+    "schema_floors",
     "scopes",
     "service_health",
     "sessions",
@@ -447,4 +448,11 @@ liveness = sa.Table(
     sa.Column("service", sa.Text, primary_key=True),  # `renewal`: any API process that serves it
     number("beat_at"),
     number("gaps", default=0),  # outages bridged so far
+)
+
+schema_floors = sa.Table(
+    "schema_floors",
+    metadata,
+    # A revision that took something away says here which release still runs without it.
+    sa.Column("revision", sa.Text, primary_key=True),
 )

@@ -10,6 +10,7 @@ import pytest
 from forgeyard.model.policy import SchedulingPolicy
 from tests.chaos.plant import Plant, running
 from tests.chaos.rounds import Rounds
+from tests.history.checker import demand_consistent, summary
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,8 +75,9 @@ def _plant(
 
 
 @pytest.fixture
-def plant(_plant: Plant) -> Iterator[Plant]:
-    """Run the module's plant, whole again and without agents."""
+def plant(_plant: Plant, record_property: Callable[[str, object], None]) -> Iterator[Plant]:
+    """Run the module's plant, whole again and without agents; check all that it ever recorded."""
     _plant.heal()
     yield _plant
     _plant.end_agents()
+    record_property("history checked", summary(demand_consistent(_plant.history)))

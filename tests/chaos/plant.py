@@ -130,7 +130,7 @@ class Plant:
         self.until_ready()
 
     def start_worker(self, *, name: str = "worker", **fault: Any) -> Process:
-        """Start a worker: the product's command, or a stand-in under another policy."""
+        """Start a worker: a stand-in of the product's, which records what it does to leases."""
         return self._start_part("worker", name, fault)
 
     def start_api(self, **fault: Any) -> Process:
@@ -192,9 +192,7 @@ class Plant:
         self.engine.dispose()
 
     def _start_part(self, part: str, name: str, fault: Mapping[str, Any]) -> Process:
-        if self.policy == DEFAULT and not fault:
-            return self._open(name, (*_forgeyard(), part))
-        usual = {"fault": None, "victims": (), "standby": False}
+        usual = {"fault": None, "victims": (), "standby": False, "history": str(self.history)}
         order = json.dumps({"part": part, "policy": asdict(self.policy), **usual, **fault})
         script = (sys.executable, str(Path(standin.__file__)), order)
         return self._open(name, script, PYTHONPATH=str(ROOT))
@@ -227,6 +225,11 @@ class Plant:
             "FORGEYARD_API__AGENT_PORT": str(self.agent_port),
             **self.settings,
         }
+
+    @property
+    def history(self) -> Path:
+        """Tell where every worker and API records what it does to leases."""
+        return self.folder / "history"
 
     @property
     def _token_file(self) -> Path:

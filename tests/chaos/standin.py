@@ -1,8 +1,8 @@
 """A worker or an API as a process of its own: the product's, but for its policy and one fault.
 
 Run as a script with one argument, JSON: `part` (worker, api), `policy`, `fault`, `victims` (pids
-that die with this process), `tally` (a file for what the fault did) and `standby` (prepared, it
-begins only on SIGUSR1).
+that die with this process), `tally` (a file for what the fault did), `standby` (prepared, it
+begins only on SIGUSR1) and `history` (a folder, where it records what it does to leases).
 """
 
 import asyncio
@@ -12,11 +12,13 @@ import os
 import random
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from pydantic import TypeAdapter
 from temporalio import activity
 from temporalio.client import Client
@@ -27,10 +29,12 @@ from activities.scheduling import SchedulingActivities
 from forgeyard import config
 from forgeyard.api.serve import serve
 from forgeyard.model.policy import SchedulingPolicy
+from tests.history import recorder
 from worker import wiring
 from worker.main import run_worker
 
 AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
+BEFORE_COMMIT, WITHIN_COMMIT = "before_commit", "within_commit"
 SHUFFLED = "shuffled"
 STANDS_BY = "stands by"
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
@@ -46,6 +50,9 @@ def main(order: dict[str, Any]) -> None:
         deadly(fault, order["victims"])
     if fault == SHUFFLED:
         shuffled(Path(order["tally"]), random.Random(order["seed"]))
+    recorder.begin(Path(order["history"]), actor=order["part"])
+    if fault in (BEFORE_COMMIT, WITHIN_COMMIT):
+        sleepy(fault)
     settings = config.load()
     if order["standby"]:
         logging.info(STANDS_BY)
@@ -86,6 +93,34 @@ def deadly(moment: str, victims: list[int]) -> None:
             return done
 
     wiring.SchedulingActivities = Deadly
+
+
+def sleepy(moment: str) -> None:
+    """Freeze once, in the first commit: before its transaction, or when all of it is written."""
+    here, woken = threading.local(), threading.Event()
+
+    def freeze() -> None:
+        if not woken.is_set():
+            woken.set()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    class Sleepy(SchedulingActivities):
+        @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
+        def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
+            if moment == BEFORE_COMMIT:
+                freeze()
+            here.is_commit = True
+            try:
+                return super().commit_cycle(request)
+            finally:
+                here.is_commit = False
+
+    @sa.event.listens_for(sa.Engine, "commit")
+    def _holding_every_lock(_connection: sa.Connection) -> None:
+        if moment == WITHIN_COMMIT and getattr(here, "is_commit", False):
+            freeze()
+
+    wiring.SchedulingActivities = Sleepy
 
 
 def shuffled(tally: Path, rng: random.Random) -> None:

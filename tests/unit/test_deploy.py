@@ -19,7 +19,11 @@ def test_the_production_settings_are_ones_the_product_knows() -> None:
 def test_every_service_of_ours_runs_a_command_of_ours() -> None:
     services = YAML(typ="safe").load(DEPLOY / "compose.yaml")["services"]
     ours = [service["command"] for service in services.values() if "command" in service]
-    assert ours == [["forgeyard", "worker"], ["forgeyard", "api"]]
+    assert ours == [
+        ["forgeyard", "database", "upgrade"],
+        ["forgeyard", "worker"],
+        ["forgeyard", "api"],
+    ]
 
 
 def test_every_variable_of_ours_names_a_setting() -> None:

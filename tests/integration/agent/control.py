@@ -21,6 +21,7 @@ from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
@@ -139,7 +140,7 @@ class Control:
         }
         own = {"name": name, "work_dir": str(self.folder / name), "path": str(self._tools())}
         config = AgentConfig.model_validate({**usual, **own, **changed})
-        return AgentSettings(url=self.url, token=TOKEN, config=config, limits=LIMITS)
+        return AgentSettings(urls=(self.url,), token=TOKEN, config=config, limits=LIMITS)
 
     def _tools(self) -> Path:
         """Offer the few programs that the scripts use, so that no agent asks for versions."""
@@ -255,7 +256,7 @@ class Control:
 
     def client(self) -> AgentClient:
         """Connect as another agent would."""
-        return AgentClient(self.url, TOKEN)
+        return AgentClient((self.url,), TOKEN)
 
     def _wired(self) -> ASGIApp:
         """Make the agent API, behind a network that a test can hold up."""
@@ -311,16 +312,18 @@ async def a_control(
             return dispatch.assignments(connection, session_ids, policy=policy.lease)
 
     reader = AssignmentReader(assignments, period_s=0.02)
+    policies = PolicyCache(policy)
     deps = ApiDependencies(
         engine=engine,
         blobs=FileBlobStore(folder / "blobs"),
         config=Config(data_dir=folder, limits=LIMITS, api=ApiConfig(long_poll_s=1)),
-        policies=PolicyCache(policy),
+        policies=policies,
         token=TOKEN,
         rng=RNG,
         kick=lambda: None,
         temporal_answers=_no,
         assignments=reader,
+        keepalive=keepalive(engine, policies, kick=lambda: None),
         figures=StoreFigures(engine, "default"),
     )
     stop = asyncio.Event()

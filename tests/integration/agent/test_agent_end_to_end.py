@@ -381,7 +381,7 @@ from forgeyard.agent.loop import AgentSettings, serve
 from forgeyard.config import AgentConfig, LimitsConfig
 url, token, config = sys.argv[1:]
 sys.exit(serve(AgentSettings(
-    url=url, token=token, config=AgentConfig.model_validate_json(config), limits=LimitsConfig()
+    urls=(url,), token=token, config=AgentConfig.model_validate_json(config), limits=LimitsConfig()
 )))
 """
 
@@ -508,7 +508,7 @@ async def test_an_agent_whose_clock_jumps_between_accepting_and_starting_starts_
 async def test_a_wrong_token_ends_the_agent_at_once(control: Control) -> None:
     settings = control.settings()
     wrong = type(settings)(
-        url=settings.url, token="wrong", config=settings.config, limits=settings.limits
+        urls=settings.urls, token="wrong", config=settings.config, limits=settings.limits
     )
     with pytest.raises(Unauthenticated):
         await run_agent(wrong)

@@ -17,6 +17,7 @@ from tests.integration.agent.control import Control, a_control
 from tests.integration.agent.scripts import eventually
 from tests.integration.agent.test_agent_end_to_end import a_source, an_agent
 from tests.integration.agent.test_location import seen
+from tests.scraping import growth, scrape_here
 
 pytestmark = pytest.mark.integration
 USUAL = 'test "$(cat file)" = x'
@@ -54,8 +55,12 @@ async def known(control: Control, count: int) -> Holdings:
     return seen(control).holdings
 
 
-@pytest.mark.requirement("SCO-009", "ACC-015")
+ARCHIVES = "forgeyard_locality_archives_total"
+
+
+@pytest.mark.requirement("SCO-009", "ACC-015", "MET-017")
 async def test_an_input_that_is_there_already_is_not_fetched_again(control: Control) -> None:
+    before = scrape_here()
     async with an_agent(control, local_cache="1Mi"):
         (first,) = await ran(control)
         (second,) = await ran(control)
@@ -65,6 +70,9 @@ async def test_an_input_that_is_there_already_is_not_fetched_again(control: Cont
     assert second["bytes_fetched"] == 0
     assert held.objects == {source["digest"]: source["size_bytes"]}
     assert held.holds(source["digest"])
+    counted = growth(before, scrape_here())
+    assert counted(ARCHIVES, kind="input", where="fetched") == 1
+    assert counted(ARCHIVES, kind="input", where="at_hand") == 1
 
 
 async def test_without_a_local_cache_nothing_is_kept(control: Control) -> None:
@@ -107,10 +115,11 @@ async def test_what_a_job_made_here_is_here_for_the_job_that_needs_it(control: C
     assert second["bytes_fetched"] == 0
 
 
-@pytest.mark.requirement("SCO-009")
+@pytest.mark.requirement("SCO-009", "MET-018")
 async def test_a_dependency_cache_that_is_here_is_not_fetched_and_its_key_is_known(
     control: Control,
 ) -> None:
+    before = scrape_here()
     async with an_agent(control, local_cache="1Mi"):
         await ran(control, a_job("mkdir -p .cache/pip; echo wheel > .cache/pip/one", caches=(PIP,)))
         (second,) = await ran(control, a_job('test "$(cat .cache/pip/one)" = wheel', caches=(PIP,)))
@@ -120,6 +129,9 @@ async def test_a_dependency_cache_that_is_here_is_not_fetched_and_its_key_is_kno
     assert second["bytes_fetched"] == 0
     assert held.closures == (entry["cache_key"],)
     assert entry["digest"] in held.objects
+    counted = growth(before, scrape_here())
+    assert counted(ARCHIVES, kind="cache", where="at_hand") == 1
+    assert counted(ARCHIVES, kind="cache", where="fetched") == 0
 
 
 async def test_the_next_agent_says_at_once_what_the_last_one_kept(control: Control) -> None:

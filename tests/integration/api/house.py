@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
@@ -186,16 +187,18 @@ async def open_house(
     kicks: list[None] = []
     blobs = FileBlobStore(folder / "blobs")
     reader = AssignmentReader(assignments, period_s=0.01)
+    policies = PolicyCache(policy)
     deps = ApiDependencies(
         engine=engine,
         blobs=blobs,
         config=Config(data_dir=folder, limits=limits, api=ApiConfig(long_poll_s=10)),
-        policies=PolicyCache(policy),
+        policies=policies,
         token=TOKEN,
         rng=RNG,
         kick=lambda: kicks.append(None),
         temporal_answers=_no,
         assignments=reader,
+        keepalive=keepalive(engine, policies, kick=lambda: kicks.append(None)),
         figures=StoreFigures(engine, "default", fresh_s=0),
     )
     public, agent = create_app(deps), create_agent_app(deps)

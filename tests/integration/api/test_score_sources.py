@@ -23,6 +23,7 @@ from forgeyard.store.engine import write
 from tests.builders import a_registration
 from tests.integration.api.ground import Ground, able
 from tests.integration.api.house import House, a_document, digest_of
+from tests.scraping import growth, scrape_here
 
 pytestmark = pytest.mark.integration
 SOURCE = b"the files of a run" * 9
@@ -199,3 +200,23 @@ async def test_what_an_agent_reports_makes_another_runner_win(
     ground.policy = weighed
     assert ground.cycle() == 1
     assert ground.placed(run["run_id"]) == [other]
+
+
+@pytest.mark.requirement("MET-016")
+async def test_how_near_jobs_are_put_to_their_inputs_is_published(sqlite_house: House) -> None:
+    ground = Ground(house=sqlite_house, policy=weighing("locality"))
+    for name in ("one", "two"):
+        await ground.register(name)
+    await sqlite_house.people.put(f"/v1/blobs/{digest_of(SOURCE)}", content=SOURCE)
+    published = "forgeyard_scheduler_placement_locality_score"
+    sums = list[float]()
+    for reported in (False, True):
+        if reported:
+            await locality(ground, "one", "two")
+        await sqlite_house.submit(a_document(build={}), source_digest=digest_of(SOURCE))
+        before = scrape_here()
+        assert ground.cycle() == 1
+        counted = growth(before, scrape_here())
+        assert counted(f"{published}_count") == 1
+        sums.append(counted(f"{published}_sum"))
+    assert sums[0] < sums[1] <= 1_000

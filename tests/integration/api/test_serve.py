@@ -45,9 +45,11 @@ def _config(url: str, folder: Path, *, temporal: str = "127.0.0.1:1") -> Config:
 
 
 @asynccontextmanager
-async def _served(config: Config) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
+async def _served(
+    config: Config, stop: asyncio.Event | None = None
+) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
     """Serve, and connect to both listeners with the token that was made."""
-    stop = asyncio.Event()
+    stop = stop or asyncio.Event()
     found: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(config, stop, client=None, listening=found.set_result))
     await asyncio.wait((serving, found), return_when=asyncio.FIRST_COMPLETED)
@@ -286,3 +288,51 @@ async def test_a_database_that_goes_away_and_comes_back_is_survived(
             connection.execute(sa.text("ALTER TABLE away RENAME TO leases"))
         assert (await agents.post(url, params={"wait_ms": 100})).status_code == 200
         assert (await people.get("/v1/runs")).status_code == 200
+
+
+async def test_asked_to_end_it_is_unready_first_and_serves_on_for_a_while(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    free = _config(sqlite_url, tmp_path)
+    config = free.model_copy(update={"api": free.api.model_copy(update={"leave_s": 3.0})})
+    stop = asyncio.Event()
+    async with _served(config, stop) as (people, agents):
+        session_id = await _register(agents)
+        path = f"/agent/v1/sessions/{session_id}/poll"
+        poll = asyncio.create_task(agents.post(path, params={"wait_ms": 30_000}))
+        await asyncio.sleep(0.1)
+        stop.set()
+        await asyncio.sleep(0.1)
+        ready = await people.get("/readyz")
+        assert (ready.status_code, ready.json()["status"]) == (503, "leaving")
+        submitted = await people.post("/v1/runs", json={"document": a_document()})
+        assert submitted.status_code == 201
+        assert not poll.done()
+    assert (await poll).status_code == 200
+
+
+async def test_an_upload_under_way_is_finished_and_a_follower_answered_before_the_end(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    stop, data = asyncio.Event(), b"x" * 100_000
+    sent = asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield data[:50_000]
+        sent.set()
+        await asyncio.sleep(1.0)
+        assert stop.is_set()
+        yield data[50_000:]
+
+    async with _served(_config(sqlite_url, tmp_path), stop) as (people, _):
+        run = (await people.post("/v1/runs", json={"document": a_document()})).json()["run_id"]
+        following = asyncio.create_task(
+            people.get(f"/v1/runs/{run}/logs", params={"wait_ms": 30_000})
+        )
+        length = {"content-length": str(len(data))}
+        url = f"/v1/blobs/{digest_of(data)}"
+        upload = asyncio.create_task(people.put(url, content=slowly(), headers=length))
+        await sent.wait()
+        stop.set()
+        assert (await asyncio.wait_for(following, 10)).json()["ended"] is False
+        assert (await upload).status_code == 201

@@ -390,6 +390,15 @@ async def stubbed_cycle(house: House, stubs: Stubs) -> WorkflowHandle:
     return handle
 
 
+@case(contracts.SCHEDULER_LOOP)
+async def loop_lost_every_race(house: House) -> WorkflowHandle:
+    """Others win each placement: the loop goes on at once, then more slowly."""
+    async with Stubs(granted=0).serving(house):
+        handle = await start_loop(house, fruitless=1)
+        await until_counted(house, handle, "TIMER_STARTED", 5)
+    return handle
+
+
 @case(contracts.SCHEDULING_CYCLE)
 async def cycle_granted(house: House) -> WorkflowHandle:
     """Plan, commit, relay, over the real store."""

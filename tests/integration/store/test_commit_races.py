@@ -21,7 +21,7 @@ from tests.builders import a_job_spec, some_resources
 from tests.integration.store.test_commit import a_plan
 from tests.leasing import Desk
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("recorded")]
 SCHEDULERS = 4
 WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
 

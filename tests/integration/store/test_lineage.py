@@ -1,5 +1,6 @@
 """An older copy of the store is known by what its witnesses know; the store is held then (F30)."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from activities.leasing import LeasingActivities
 from activities.relay import _claim
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import UpkeepActivities
+from forgeyard.api.keepalive import Keepalive, keepalive
+from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.config import RetentionConfig
 from forgeyard.errors import StaleRejected, StoreHeld
 from forgeyard.model.ids import SessionId
@@ -20,9 +23,10 @@ from forgeyard.model.protocol import (
     Renew,
     Renewal,
     RenewalVerdict,
+    RenewAnswer,
 )
 from forgeyard.scheduler.grant import Verdict
-from forgeyard.store import hearing, lineage, retention, tables
+from forgeyard.store import lineage, retention, tables
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import read
 from forgeyard.store.lineage import Lineage
@@ -61,9 +65,15 @@ def hold(desk: Desk) -> None:
     assert desk.change(lineage.hold, **said).hold is not None
 
 
+def alive(desk: Desk) -> Keepalive:
+    return keepalive(desk.engine, PolicyCache(desk.policy), kick=lambda: None)
+
+
 def beat(desk: Desk, session_id: str, *held: str, store_mark: str = "") -> HeartbeatAnswer:
-    message = Heartbeat(held=held)
-    return desk.change(hearing.heartbeat, session_id, message, store_mark=store_mark)
+    async def call() -> HeartbeatAnswer:
+        return await alive(desk).hear(session_id, Heartbeat(held=held), store_mark=store_mark)
+
+    return asyncio.run(call())
 
 
 def renew(desk: Desk, lease: Lease, *, store_mark: str = "") -> tuple[RenewalVerdict, int]:
@@ -71,8 +81,11 @@ def renew(desk: Desk, lease: Lease, *, store_mark: str = "") -> tuple[RenewalVer
         session_id=SessionId(lease.session_id),
         leases=(Renewal(lease_id=lease.lease_id, epoch=lease.epoch),),
     )
-    policy = desk.policy.lease
-    (one,) = desk.change(hearing.renew, message, store_mark=store_mark, policy=policy).leases
+
+    async def call() -> RenewAnswer:
+        return await alive(desk).renew(message, store_mark=store_mark)
+
+    (one,) = asyncio.run(call()).leases
     return one.verdict, one.ttl
 
 

@@ -6,8 +6,10 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from forgeyard.config import StoreConfig
+from forgeyard.errors import SchemaMismatch
 from forgeyard.store import migrate, tables
 from forgeyard.store.engine import open_engine, read, write
 from tests.builders import register_runner, submit_run
@@ -106,7 +108,6 @@ def test_there_is_a_default_scope_of_every_level(engine: sa.Engine) -> None:
 UPGRADE = """
 import sys
 from forgeyard.config import StoreConfig
-from forgeyard.config import StoreConfig
 from forgeyard.store import migrate
 from forgeyard.store.engine import open_engine
 
@@ -159,3 +160,123 @@ def test_runs_of_the_first_release_wait_for_no_other(engine: sa.Engine) -> None:
     migrate.upgrade(engine)
     with read(engine) as connection:
         assert connection.execute(sa.select(tables.runs.c.ready_at)).scalar_one() == 77
+
+
+RELEASED = "0004"
+"""The schema of the last release whose processes knew nothing of this rule."""
+
+
+def revisions_since(first: str) -> list[str]:
+    scripts = ScriptDirectory(str(migrate.SCRIPTS))
+    return [one.revision for one in reversed(list(scripts.iterate_revisions("head", first)))]
+
+
+def taken_away(before: dict[str, dict], after: dict[str, dict]) -> list[str]:
+    """List what a release that knows only the schema before would miss, or be refused."""
+    found = [f"table {name}" for name in before.keys() - after.keys()]
+    for name in before.keys() & after.keys():
+        old, new = before[name], after[name]
+        then = {column[0]: column for column in old["columns"]}
+        now = {column[0]: column for column in new["columns"]}
+        found += [f"{name}.{column}" for column in then.keys() - now.keys()]
+        for column, (_, kind, nullable, default) in now.items():
+            if column not in then:
+                if not nullable and default == "None":
+                    found.append(f"{name}.{column} must be written")
+            elif (kind, default) != (then[column][1], then[column][3]):
+                found.append(f"{name}.{column} is another")
+            elif then[column][2] and not nullable:
+                found.append(f"{name}.{column} may not be empty")
+        for rule in ("references", "unique", "checks"):
+            found += [f"{name}: new {rule} {one}" for one in new[rule].keys() - old[rule].keys()]
+        for index in new["indexes"].keys() - old["indexes"].keys():
+            if new["indexes"][index]["unique"]:
+                found.append(f"{name}: new unique index {index}")
+    return sorted(found)
+
+
+def floor_of(engine: sa.Engine) -> str | None:
+    if "schema_floors" not in sa.inspect(engine).get_table_names():
+        return None
+    with read(engine) as connection:
+        floors = sa.select(sa.func.max(tables.schema_floors.c.revision))
+        return connection.execute(floors).scalar_one()
+
+
+def test_every_revision_leaves_the_release_before_it_at_work_or_says_whom_it_serves(
+    engine: sa.Engine,
+) -> None:
+    migrate.downgrade(engine, RELEASED)
+    before, floor = shape(engine), floor_of(engine)
+    for revision in revisions_since(RELEASED):
+        migrate.upgrade(engine, revision)
+        after = shape(engine)
+        lost = taken_away(before, after)
+        if lost:
+            assert floor_of(engine) != floor, f"{revision} takes away {lost}"
+        before, floor = after, floor_of(engine)
+
+
+@pytest.mark.parametrize(
+    ("statement", "lost"),
+    [
+        ("ALTER TABLE runs DROP COLUMN submitted_by", "runs.submitted_by"),
+        ("ALTER TABLE runs RENAME COLUMN document TO text", "runs.document"),
+        ("DROP TABLE habits", "table habits"),
+        ("CREATE UNIQUE INDEX ix_only_one ON runs (name)", "runs: new unique index ix_only_one"),
+        ("ALTER TABLE runs ADD COLUMN shape TEXT NOT NULL DEFAULT 'x'", ""),
+        ("ALTER TABLE runs ADD COLUMN shape TEXT", ""),
+        ("CREATE TABLE brand_new (shape TEXT NOT NULL)", ""),
+    ],
+)
+def test_what_a_release_would_miss_is_seen(engine: sa.Engine, statement: str, lost: str) -> None:
+    before = shape(engine)
+    with write(engine) as connection:
+        connection.execute(sa.text(statement))
+    assert lost in (taken_away(before, shape(engine)) or [""])
+
+
+def test_a_column_that_must_be_written_is_seen(own_postgresql_url: str) -> None:
+    engine = open_engine(own_postgresql_url, StoreConfig())
+    before = shape(engine)
+    with write(engine) as connection:
+        connection.execute(sa.text("ALTER TABLE runs ADD COLUMN shape TEXT NOT NULL"))
+        connection.execute(sa.text("ALTER TABLE runs ALTER COLUMN source_digest SET NOT NULL"))
+    assert taken_away(before, shape(engine)) == [
+        "runs.shape must be written",
+        "runs.source_digest may not be empty",
+    ]
+    engine.dispose()
+
+
+def claim(engine: sa.Engine, revision: str, *, floor: str | None = None) -> None:
+    """Let the database say that it is at a revision of a later release."""
+    with write(engine) as connection:
+        connection.execute(sa.text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        if floor is not None:
+            connection.execute(sa.insert(tables.schema_floors).values(revision=floor))
+
+
+def test_a_release_refuses_a_schema_that_is_older_and_says_what_to_do(engine: sa.Engine) -> None:
+    migrate.demand_fit(engine)
+    for revision, said in (
+        (RELEASED, f"at revision {RELEASED}, "),
+        ("base", "at revision nothing"),
+    ):
+        migrate.downgrade(engine, revision)
+        with pytest.raises(SchemaMismatch, match=said) as caught:
+            migrate.demand_fit(engine)
+        assert "forgeyard database upgrade" in str(caught.value.allowed)
+
+
+def test_a_release_works_on_a_newer_schema_as_long_as_that_serves_it(engine: sa.Engine) -> None:
+    claim(engine, "9998")
+    migrate.demand_fit(engine)
+    migrate.upgrade(engine)
+    assert migrate.current(engine) == "9998"
+    claim(engine, "9999", floor=str(migrate.newest()))
+    migrate.demand_fit(engine)
+    claim(engine, "9999", floor="9998")
+    for refused in (migrate.demand_fit, migrate.upgrade):
+        with pytest.raises(SchemaMismatch, match="serves releases from 9998 on"):
+            refused(engine)

@@ -1,5 +1,6 @@
 """Confirming an older store: what is still true goes on, and nothing of the lost future counts."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -7,10 +8,12 @@ import sqlalchemy as sa
 
 from activities import contracts
 from activities.relay import _claim, _claim_wake
+from forgeyard.api.keepalive import keepalive
+from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.errors import Conflict, NotFound
 from forgeyard.model.job import RetryPolicy
-from forgeyard.model.protocol import CompletionVerdict, Heartbeat, Phase, RenewalVerdict
-from forgeyard.store import hearing, lineage, restore, tables
+from forgeyard.model.protocol import CompletionVerdict, Heartbeat, HeartbeatAnswer, Phase, RenewalVerdict
+from forgeyard.store import lineage, restore, tables
 from forgeyard.store.engine import read
 from forgeyard.store.restore import Confirmed, StoreView
 from forgeyard.store.shares import Intent
@@ -41,9 +44,12 @@ def heed(desk: Desk, said: str) -> lineage.Lineage:
 
 
 def beat(desk: Desk, lease: Lease, *more: str, said: str = "") -> tuple[str, ...]:
-    message = Heartbeat(held=(lease.lease_id, *more))
-    answer = desk.change(hearing.heartbeat, lease.session_id, message, store_mark=said)
-    return answer.abandon
+    async def call() -> HeartbeatAnswer:
+        message = Heartbeat(held=(lease.lease_id, *more))
+        alive = keepalive(desk.engine, PolicyCache(desk.policy), kick=lambda: None)
+        return await alive.hear(lease.session_id, message, store_mark=said)
+
+    return asyncio.run(call()).abandon
 
 
 def confirm(desk: Desk) -> Confirmed:

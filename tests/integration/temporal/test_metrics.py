@@ -22,7 +22,7 @@ from tests.integration.temporal.conftest import build_house
 from tests.integration.temporal.house import Driver
 from tests.integration.temporal.server import Server
 from tests.leasing import Desk
-from tests.scraping import Scrape, a_free_port, scrape, scraped
+from tests.scraping import a_free_port, growth, scrape, scrape_here
 from worker.main import run_worker
 from worker.wiring import own_runtime
 
@@ -50,7 +50,7 @@ async def test_a_worker_publishes_what_its_cycles_did_and_what_the_sdk_counts(
         store=StoreConfig(url=sqlite_url),
         metrics=ports,
     )
-    before = _here()
+    before = scrape_here()
     stop = asyncio.Event()
     serving = asyncio.create_task(run_worker(config, stop))
     run_id = house.submit_silently(a_job_spec("small"), HUGE)
@@ -62,7 +62,7 @@ async def test_a_worker_publishes_what_its_cycles_did_and_what_the_sdk_counts(
     finally:
         stop.set()
         await asyncio.wait_for(serving, 40)
-    grown = _growth(before, found)
+    grown = growth(before, found)
     assert grown("forgeyard_scheduler_placements_total") == 1
     assert grown("forgeyard_scheduler_jobs_considered_total") >= 2
     for step in ("plan", "commit", "relay"):
@@ -80,14 +80,6 @@ def _text(port: int | None) -> str:
     return httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False).text
 
 
-def _here() -> Scrape:
-    return scraped(telemetry.text(telemetry.published()).decode())
-
-
-def _growth(before: Scrape, after: Scrape):  # noqa: ANN202
-    return lambda sample, **labels: after.value(sample, **labels) - before.value(sample, **labels)
-
-
 @pytest.mark.requirement("MET-004")
 def test_a_placement_that_another_commit_beat_is_counted_once_as_a_conflict(
     engine: sa.Engine,
@@ -98,10 +90,10 @@ def test_a_placement_that_another_commit_beat_is_counted_once_as_a_conflict(
     cycles = SchedulingActivities(engine, POLICY, rng=RNG)
     partition = contracts.Partition(partition=PARTITION)
     first, second = (cycles.plan_cycle(partition).cycle_id for _ in range(2))
-    before = _here()
+    before = scrape_here()
     for cycle_id in (first, second, second, first):
         cycles.commit_cycle(contracts.Cycle(cycle_id=cycle_id, partition=PARTITION))
-    grown = _growth(before, _here())
+    grown = growth(before, scrape_here())
     assert grown("forgeyard_scheduler_placements_total") == 2
     conflicts = "forgeyard_scheduler_placement_conflicts_total"
     assert grown(conflicts, verdict="job_gone") == 2
@@ -123,10 +115,10 @@ def test_the_jobs_that_a_cycle_stops_for_an_urgent_one_are_counted(engine: sa.En
     urgent = a_job_spec("hotfix", priority=Priority.EMERGENCY, resources=wide)
     desk.submit(urgent, elevation="production is down")
     cycles = SchedulingActivities(engine, policy, rng=RNG)
-    before = _here()
+    before = scrape_here()
     for _ in range(2):
         cycles.plan_cycle(contracts.Partition(partition=PARTITION))
-    assert _growth(before, _here())("forgeyard_scheduler_preemptions_total") == 2
+    assert growth(before, scrape_here())("forgeyard_scheduler_preemptions_total") == 2
 
 
 def test_a_port_that_is_taken_is_named_with_its_setting() -> None:

@@ -12,10 +12,12 @@ from activities import contracts, starts
 from forgeyard.store import runners, tables
 from forgeyard.store.engine import database_now, write
 from tests.builders import a_job_spec, jobs_of, register_runner, some_resources
+from tests.integration.replay.cases import Stubs
 from tests.integration.temporal.house import Cost, Driver, House, until
 from workflows.scheduler_loop import SchedulerLoop
 
 pytestmark = pytest.mark.integration
+TIMER = "timer_started_event_attributes"
 
 
 async def start_loop(house: House, **state: object) -> None:
@@ -156,6 +158,43 @@ async def test_the_longest_back_off_is_half_a_minute(house: House) -> None:
         await until_quiet(house)
         history = await house.history(contracts.loop_workflow_id(house.partition))
     assert timers_of(history) == [30.0]
+
+
+@pytest.mark.requirement("RCN-025", "RCN-026")
+async def test_a_cycle_that_lost_every_race_goes_on_at_once_and_never_for_ever_at_once(
+    house: House,
+) -> None:
+    """Three times without a pause, then with pauses that stay within a second, until it wins."""
+    stubs = Stubs(granted=0)
+    loop_id = contracts.loop_workflow_id(house.partition)
+    async with stubs.serving(house):
+        await start_loop(house, fruitless=1)
+        await until_quiet(house, timers=6)
+        stubs.granted = 1
+
+        async def rests() -> bool:
+            return 60.0 in timers_of(await house.history(loop_id))
+
+        await until(rests)
+        history = await house.history(loop_id)
+    assert timers_of(history)[:6] == [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    first = next(n for n, event in enumerate(history) if event.HasField(TIMER))
+    assert Cost.of(history[:first]).kinds["START_CHILD_WORKFLOW_EXECUTION_INITIATED"] == 4
+
+
+@pytest.mark.requirement("RCN-026")
+async def test_a_cycle_that_lost_one_race_of_two_goes_on_at_once(house: House) -> None:
+    stubs = Stubs(planned=2, granted=1)
+    async with stubs.serving(house):
+        await start_loop(house, fruitless=1)
+
+        async def several() -> bool:
+            return await cycles(house) >= 4
+
+        await until(several)
+        assert timers_of(await house.history(contracts.loop_workflow_id(house.partition))) == []
+        stubs.planned = 1
+        await until_quiet(house)
 
 
 async def test_a_number_that_an_orphaned_cycle_still_uses_is_skipped(house: House) -> None:

@@ -37,7 +37,7 @@ def test_a_traceback_in_the_log_shows_no_variables(written: io.StringIO) -> None
 
 def test_what_holds_secrets_does_not_print_them() -> None:
     settings = AgentSettings(
-        url="http://ci", token="sesame", config=AgentConfig(), limits=LimitsConfig()
+        urls=("http://ci",), token="sesame", config=AgentConfig(), limits=LimitsConfig()
     )
     assert "sesame" not in repr(settings)
     assert "sesame" not in repr(Command(argv=("sh",), cwd=Path(), env={"NPM_TOKEN": "sesame"}))

@@ -113,3 +113,27 @@ async def test_stopping_does_not_wait_for_a_pause() -> None:
     await _until(lambda: kick.failures == 1)
     stop.set()
     await asyncio.wait_for(task, 1)
+
+
+async def test_what_was_kicked_just_before_the_end_is_still_relayed() -> None:
+    relay = Relay()
+    relay.gate.clear()
+    kick, stop, task = _start(relay)
+    kick.kick()
+    await relay.began.wait()
+    kick.kick()
+    stop.set()
+    relay.gate.set()
+    await task
+    assert relay.runs == 2
+
+
+async def test_an_end_does_not_wait_for_a_relay_that_fails() -> None:
+    relay = Relay()
+    relay.failing = True
+    kick, stop, task = _start(relay, first_pause_s=10)
+    kick.kick()
+    await _until(lambda: kick.failures == 1)
+    stop.set()
+    await asyncio.wait_for(task, 5)
+    assert relay.runs == 1

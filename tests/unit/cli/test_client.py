@@ -21,7 +21,7 @@ from forgeyard.errors import (
     Unavailable,
 )
 
-ENDPOINT = Endpoint(url="http://127.0.0.1:8700", token="sesame")
+ENDPOINT = Endpoint(urls=("http://127.0.0.1:8700",), token="sesame")
 
 
 def a_client(answer: Callable[[httpx.Request], httpx.Response]) -> Client:
@@ -188,5 +188,75 @@ def test_certificates_are_verified_however_the_scheme_is_written(
 
     monkeypatch.setattr(httpx, "Client", remember)
     for url in ("https://ci.example", "HTTPS://ci.example", "http://ci.example"):
-        Client(Endpoint(url=url, token="sesame"))
+        Client(Endpoint(urls=(url,), token="sesame"))
     assert asked == [True, True, False]
+
+
+TWO = Endpoint(urls=("http://one:1", "http://two:2"), token="sesame")
+
+
+class Servers:
+    """Two servers, the first of which fails in a given way."""
+
+    def __init__(self, failure: httpx.TransportError | httpx.Response) -> None:
+        self.asked: list[str] = []
+        self._failure = failure
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """Answer as the one that was asked."""
+        self.asked.append(request.url.host)
+        if request.url.host == "two":
+            return httpx.Response(200, json={})
+        if isinstance(self._failure, httpx.Response):
+            return self._failure
+        raise self._failure
+
+    def client(self) -> Client:
+        """Connect to both."""
+        return Client(TWO, transport=httpx.MockTransport(self.answer))
+
+
+@pytest.mark.parametrize("failure", [httpx.ConnectError("no"), httpx.ConnectTimeout("no")])
+def test_what_reaches_nobody_goes_to_the_next_address_and_stays_there(
+    failure: httpx.TransportError,
+) -> None:
+    servers = Servers(failure)
+    with servers.client() as client:
+        client.post("/v1/runs", {})
+        client.get("/v1/runs")
+    assert servers.asked == ["one", "two", "two"]
+
+
+def test_a_question_that_broke_off_is_asked_again_elsewhere_but_never_a_change() -> None:
+    servers = Servers(httpx.ReadError("reset"))
+    with servers.client() as client:
+        client.get("/v1/runs")
+    assert servers.asked == ["one", "two"]
+    servers = Servers(httpx.ReadError("reset"))
+    with servers.client() as client:
+        with pytest.raises(Unavailable, match="http://one:1 broke"):
+            client.post("/v1/runs", {})
+        client.post("/v1/runs", {})
+    assert servers.asked == ["one", "two"]
+
+
+def test_who_says_that_it_cannot_is_not_asked_the_next_time() -> None:
+    servers = Servers(httpx.Response(503, content=b""))
+    with servers.client() as client:
+        with pytest.raises(Unavailable):
+            client.get("/v1/runs")
+        client.get("/v1/runs")
+    assert servers.asked == ["one", "two"]
+
+
+def test_addresses_that_all_fail_are_each_asked_once() -> None:
+    asked: list[str] = []
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        raise httpx.ConnectError("no")
+
+    client = Client(TWO, transport=httpx.MockTransport(refuse))
+    with client, pytest.raises(Unavailable, match="nothing answers at http://two:2"):
+        client.get("/v1/runs")
+    assert asked == ["one", "two"]

@@ -36,14 +36,14 @@ def run_a_system(config: Config, **changed: str) -> None:
 
 def test_nothing_said_means_the_configured_port_and_the_local_token(config: Config) -> None:
     end = resolve(config, NOBODY, url=None, token_file=None)
-    assert (end.url, end.token) == ("http://127.0.0.1:8700", "local-secret")
+    assert (end.urls, end.token) == (("http://127.0.0.1:8700",), "local-secret")
 
 
 def test_a_running_system_is_found(config: Config) -> None:
     run_a_system(config)
-    assert resolve(config, NOBODY, url=None, token_file=None).url == "http://127.0.0.1:4711"
+    assert resolve(config, NOBODY, url=None, token_file=None).urls == ("http://127.0.0.1:4711",)
     end = resolve_agent(config, NOBODY, url=None, token_file=None)
-    assert (end.url, end.token) == ("http://127.0.0.1:4712", "local-secret")
+    assert (end.urls, end.token) == (("http://127.0.0.1:4712",), "local-secret")
 
 
 def test_an_option_beats_the_environment_and_the_environment_the_directory(
@@ -51,11 +51,11 @@ def test_an_option_beats_the_environment_and_the_environment_the_directory(
 ) -> None:
     run_a_system(config)
     client = ClientConfig(url=ELSEWHERE, token="from-environment", token_file="")
-    assert resolve(config, client, url=None, token_file=None).url == ELSEWHERE
+    assert resolve(config, client, url=None, token_file=None).urls == (ELSEWHERE,)
     other = tmp_path / "other"
     other.write_text("from-file")
     end = resolve(config, client, url="http://b.example", token_file=other)
-    assert (end.url, end.token) == ("http://b.example", "from-file")
+    assert (end.urls, end.token) == (("http://b.example",), "from-file")
 
 
 def test_a_token_file_may_be_named_by_the_environment(config: Config) -> None:
@@ -74,15 +74,15 @@ def test_the_local_token_is_never_sent_to_another_host(config: Config) -> None:
 def test_a_listener_on_every_address_is_reached_over_loopback(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("t")
     config = Config(data_dir=tmp_path, api=ApiConfig(host="0.0.0.0", port=9))
-    assert resolve(config, NOBODY, url=None, token_file=None).url == "http://127.0.0.1:9"
+    assert resolve(config, NOBODY, url=None, token_file=None).urls == ("http://127.0.0.1:9",)
     config = Config(data_dir=tmp_path, api=ApiConfig(host="::1", port=9))
-    assert resolve(config, NOBODY, url=None, token_file=None).url == "http://[::1]:9"
+    assert resolve(config, NOBODY, url=None, token_file=None).urls == ("http://[::1]:9",)
 
 
 @pytest.mark.parametrize("text", ["", "not json", "[]", "null", '{"api_url": 3}'])
 def test_a_damaged_record_of_a_system_counts_as_none(config: Config, text: str) -> None:
     (config.data_dir / "endpoints.json").write_text(text)
-    assert resolve(config, NOBODY, url=None, token_file=None).url == "http://127.0.0.1:8700"
+    assert resolve(config, NOBODY, url=None, token_file=None).urls == ("http://127.0.0.1:8700",)
 
 
 @pytest.mark.parametrize(
@@ -127,10 +127,10 @@ def test_a_data_directory_that_came_with_sources_is_not_believed(config: Config)
     run_a_system(config, api_url="http://evil.example", ui_url="http://evil.example")
     config.token_path().chmod(0o644)  # as any checkout writes its files
     client = ClientConfig(url="", token="from-environment", token_file="")
-    assert resolve(config, client, url=None, token_file=None).url == "http://127.0.0.1:8700"
+    assert resolve(config, client, url=None, token_file=None).urls == ("http://127.0.0.1:8700",)
     assert temporal_ui(config, None) is None
     config.token_path().unlink()
-    assert resolve(config, client, url=None, token_file=None).url == "http://127.0.0.1:8700"
+    assert resolve(config, client, url=None, token_file=None).urls == ("http://127.0.0.1:8700",)
 
 
 def test_a_record_of_a_system_cannot_name_a_file_to_send(config: Config, tmp_path: Path) -> None:
@@ -155,3 +155,25 @@ def test_a_password_in_a_url_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidRequest) as caught:
         checked_url("http://me:sesame@ci.example:8700")
     assert "sesame" not in f"{caught.value.message}{caught.value.value}"
+
+
+def test_several_addresses_are_taken_in_order_each_once(tmp_path: Path) -> None:
+    client = ClientConfig(url="http://a:1, http://b:2/,http://a:1", token="sesame")
+    end = resolve(Config(data_dir=tmp_path), client, url=None, token_file=None)
+    assert end.urls == ("http://a:1", "http://b:2")
+
+
+def test_one_bad_address_among_several_is_named(tmp_path: Path) -> None:
+    client = ClientConfig(url="http://a:1,,http://b:2", token="sesame")
+    with pytest.raises(InvalidRequest):
+        resolve(Config(data_dir=tmp_path), client, url=None, token_file=None)
+    many = ",".join(f"http://a:{port}" for port in range(1, 18))
+    with pytest.raises(InvalidRequest, match="17 URLs"):
+        resolve(Config(data_dir=tmp_path), client, url=many, token_file=None)
+
+
+def test_the_local_token_goes_nowhere_if_one_of_the_addresses_is_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("local-secret\n")
+    both = f"http://127.0.0.1:8700,{ELSEWHERE}"
+    with pytest.raises(Unauthenticated):
+        resolve(Config(data_dir=tmp_path), NOBODY, url=both, token_file=None)

@@ -64,6 +64,7 @@ def test_a_saturated_runner_says_what_is_short() -> None:
     assert only_text(a_job(), runner) == "is saturated: memory pressure"
 
 
+@pytest.mark.requirement("TST-002")
 def test_a_runner_that_just_lost_or_refused_the_job_is_not_asked() -> None:
     assert codes(a_job(), a_runner(suspect=True)) == [RejectionCode.SUSPECT]
     job = a_job(refused_by={"rnr_linux-1": "disk_insufficient"})
@@ -72,6 +73,7 @@ def test_a_runner_that_just_lost_or_refused_the_job_is_not_asked() -> None:
 
 
 @pytest.mark.requirement("ELG-002", "ELG-003", "ELG-020", "ELG-021", "ACC-003", "PRI-008")
+@pytest.mark.requirement("TST-002")
 def test_platform_architecture_and_os_version_must_match() -> None:
     job = a_job_that_requires(
         platform=Platform.MACOS, architecture=Architecture.AARCH64, os_version=">=13"
@@ -199,6 +201,7 @@ def test_neither_labels_nor_a_self_report_grant_trust() -> None:
 
 
 @pytest.mark.requirement("RES-001", "RES-006", "ELG-005", "ELG-006", "ACC-004", "PRI-010")
+@pytest.mark.requirement("TST-002")
 def test_what_can_never_fit_is_told_from_what_does_not_fit_now() -> None:
     runner = a_runner(
         total=amounts(cpu=4_000, memory_gib=13, disk_gib=10, slots=1),

@@ -50,6 +50,7 @@ def test_equal_priorities_are_served_oldest_first_and_then_by_id() -> None:
 
 
 @pytest.mark.requirement("FAR-006", "PRI-017")
+@pytest.mark.requirement("TST-002")
 def test_a_fresh_job_of_higher_priority_goes_first() -> None:
     jobs = [a_job(priority, priority=priority) for priority in Priority]
     served = [job.priority for job in in_order(jobs, POLICY, NOW)]
@@ -57,6 +58,7 @@ def test_a_fresh_job_of_higher_priority_goes_first() -> None:
     assert sorted(BASE.values()) == [0, 100, 200, 300, 400]
 
 
+@pytest.mark.requirement("TST-002")
 def test_a_low_job_overtakes_fresh_normal_ones_once_it_waited_for_their_head_start() -> None:
     low = a_job("low", priority=Priority.LOW)
     fresh = a_job("fresh", eligible_at=NOW + 100 * MINUTE)

@@ -21,6 +21,7 @@ def starts(tags: Tags) -> list[int]:
 
 
 @pytest.mark.requirement("FAR-019")
+@pytest.mark.requirement("TST-002")
 def test_service_is_counted_to_every_scope_of_the_path_by_its_weight() -> None:
     tags = Tags(a_tree(tnt=4, que=2))
     tags.charge(PATH, 1_000)

@@ -60,6 +60,7 @@ def test_headroom_is_what_stays_of_the_scarcest_resource() -> None:
     assert found.total == (2 * 250 + 750) // 3
 
 
+@pytest.mark.requirement("TST-002")
 def test_an_emptier_runner_is_better() -> None:
     runner = a_runner()
     busy = judged(a_job(), runner, free=runner.free.minus(amounts()))

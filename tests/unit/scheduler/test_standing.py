@@ -64,6 +64,7 @@ def texts(job: SchedulingJob, runner: SchedulingRunner) -> list[str]:
     ],
 )
 @pytest.mark.requirement("DIA-003")
+@pytest.mark.requirement("TST-002")
 def test_a_pool_says_what_it_has_against_a_job(
     changed: dict[str, object], text: str, permanent: bool
 ) -> None:

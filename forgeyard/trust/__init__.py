@@ -1,0 +1,1 @@
+"""Identities: keys, certificates, and the folder of the authority that signs them."""
