@@ -23,6 +23,7 @@ from forgeyard.errors import (
     NotFound,
     Rejected,
     StaleRejected,
+    StoreHeld,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -67,7 +68,8 @@ _BY_STATUS: Final[dict[int, type[ForgeyardError]]] = {
     413: TooLarge,
 }
 _BY_CODE: Final[dict[str, type[ForgeyardError]]] = {
-    kind.code: kind for kind in (StaleRejected, WrongDigest, TooLarge, Forbidden, NotFound)
+    kind.code: kind
+    for kind in (StaleRejected, StoreHeld, WrongDigest, TooLarge, Forbidden, NotFound)
 }
 
 

@@ -39,9 +39,7 @@ class StoreWatch:
         self._good: set[str] = {""}
         """Marks that were found in the store as it is now."""
 
-    async def heed(
-        self, said: str, *, witness: str, lease_ids: Collection[str] = ()
-    ) -> Lineage:
+    async def heed(self, said: str, *, witness: str, lease_ids: Collection[str] = ()) -> Lineage:
         """Compare a mark, and leases that the store is about to disown, with the store."""
         if not lease_ids and said in self._good and self._is_fresh():
             return self._here

@@ -12,7 +12,13 @@ from forgeyard.api.keepalive import keepalive
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.errors import Conflict, NotFound
 from forgeyard.model.job import RetryPolicy
-from forgeyard.model.protocol import CompletionVerdict, Heartbeat, HeartbeatAnswer, Phase, RenewalVerdict
+from forgeyard.model.protocol import (
+    CompletionVerdict,
+    Heartbeat,
+    HeartbeatAnswer,
+    Phase,
+    RenewalVerdict,
+)
 from forgeyard.store import lineage, restore, tables
 from forgeyard.store.engine import read
 from forgeyard.store.restore import Confirmed, StoreView
