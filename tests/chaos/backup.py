@@ -32,19 +32,24 @@ def take(plant: Plant, name: str) -> Backup:
     return Backup(file=target)
 
 
-def put_back(plant: Plant, backup: Backup) -> None:
-    """Stop worker and API, replace the database, and start others, which stood by."""
+def put_back(plant: Plant, backup: Backup) -> Backup:
+    """Stop worker and API, replace the database, and start others, which stood by.
+
+    Returns what was replaced, with all that had happened.
+    """
     old = [plant.processes[name] for name in ("worker", "api")]
     before = {process.log: _standing_by(process.log) for process in old}
     new = [plant.start_worker(standby=True), plant.start_api(standby=True)]
     until(lambda: all(_standing_by(log) > count for log, count in before.items()))
     for process in old:
         process.kill()
+    replaced = take(plant, f"replaced-{plant.processes['api'].pid}")
     plant.engine.dispose()
     _replace(plant, backup)
     for process in new:
         process.popen.send_signal(signal.SIGUSR1)
     plant.until_ready()
+    return replaced
 
 
 def _standing_by(log: Path) -> int:

@@ -444,10 +444,12 @@ class Plant:
         return str(info["status"]).removeprefix("WORKFLOW_EXECUTION_STATUS_")
 
 
-def waits_for(gate: Path, *, say: str = "true") -> str:
-    """Write a script that ends when a file is there, or by itself after a minute and a half."""
+def waits_for(gate: Path, *, say: str = "true", within_s: int = 90) -> str:
+    """Write a script that ends when a file is there, or by itself after a while."""
+    tries = 10 * within_s
     return (
-        f"{say}\ni=0\nwhile [ ! -e {gate} ] && [ $i -lt 900 ]; do sleep 0.1; i=$((i+1)); done\n"
+        f"{say}\ni=0\n"
+        f"while [ ! -e {gate} ] && [ $i -lt {tries} ]; do sleep 0.1; i=$((i+1)); done\n"
         f"[ -e {gate} ]"
     )
 

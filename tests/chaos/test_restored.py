@@ -60,10 +60,11 @@ def played(plant: Plant, rng: Random) -> tuple[Scene, backup.Backup]:
     late_runs, label = plant.file(f"runs-{mark}"), {"chaos": f"l{rng.randint(1, 10**9)}"}
     plant.until_online(plant.start_agent())
     run_id = plant.submit(
-        keeps=a_job(waits_for(gates["keeps"])),
-        ends=a_job(waits_for(gates["ends"])),
+        keeps=a_job(waits_for(gates["keeps"], within_s=900)),
+        ends=a_job(waits_for(gates["ends"], within_s=900)),
         late=a_job(
-            waits_for(gates["late"], say=f"echo run >> {late_runs}"), requires={"labels": label}
+            waits_for(gates["late"], say=f"echo run >> {late_runs}", within_s=900),
+            requires={"labels": label},
         ),
     )
     plant.until_running(run_id, "keeps", "ends")
@@ -124,8 +125,8 @@ def demand_held_then_converged(plant: Plant, rounds: Rounds, rng: Random) -> Non
     until(lambda: len(scene.late_runs.read_text().split()) == 2, or_say=plant.tails)
     for gate in scene.gates.values():
         gate.touch()
-    plant.until_state(scene.run_id, "succeeded", within_s=90)
-    plant.demand_rest()
+    plant.until_state(scene.run_id, "succeeded", within_s=180)
+    plant.demand_rest(within_s=120)
     assert plant.states(scene.run_id, "keeps") == ["succeeded"]
     assert plant.states(scene.run_id, "ends") == ["lost", "succeeded"]
     assert plant.states(scene.run_id, "late") == ["succeeded"]
@@ -153,8 +154,7 @@ def test_putting_the_newer_database_back_loses_nothing(plant: Plant, rounds: Rou
 
 def demand_undone(plant: Plant, rounds: Rounds, rng: Random) -> None:
     scene, copy = played(plant, rng)
-    newer = backup.take(plant, "newer")
-    backup.put_back(plant, copy)
+    newer = backup.put_back(plant, copy)
     until_held(plant)
     time.sleep(HELD_FOR_S / 2)
     rounds.hit()
@@ -162,8 +162,8 @@ def demand_undone(plant: Plant, rounds: Rounds, rng: Random) -> None:
     assert not store_of(plant)["held"]
     for gate in scene.gates.values():
         gate.touch()
-    plant.until_state(scene.run_id, "succeeded")
-    plant.demand_rest()
+    plant.until_state(scene.run_id, "succeeded", within_s=120)
+    plant.demand_rest(within_s=120)
     assert {row["state"] for row in plant.attempts(scene.run_id)} == {"succeeded"}
     assert scene.late_runs.read_text().split() == ["run"]
     demand_works(plant)
