@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from forgeyard.model.ids import new_id
 from forgeyard.scheduler.place import Decision, Plan
 from forgeyard.store import bulk, codec, diagnoses, holds, lineage, tables
+from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
 
@@ -54,19 +55,7 @@ def save_plan(
     cycle_id: int = connection.execute(
         sa.insert(cycles).values(cycle).returning(cycles.c.cycle_id)
     ).scalar_one()
-    moment = datetime.fromtimestamp(now / 1000, UTC)
-    placements = [
-        {
-            "cycle_id": cycle_id,
-            "position": position,
-            "job_id": decision.job_id,
-            "attempt_id": new_id("att", now=moment, rng=rng),
-            "lease_id": new_id("lse", now=moment, rng=rng),
-            "candidates": _candidates(decision, plan),
-            "devices": _devices(decision),
-        }
-        for position, decision in enumerate(plan.decisions)
-    ]
+    placements = _placements(plan, cycle_id, now=now, rng=rng)
     bulk.insert(connection, tables.placements, placements)
     if not placements:
         # Else the commit does it, after the leases: whoever is placed now was before it in turn.
@@ -82,6 +71,22 @@ def save_plan(
         planned=len(placements),
         parked=parked,
     )
+
+
+def _placements(plan: Plan, cycle_id: int, *, now: int, rng: random.Random) -> list[Row]:
+    moment = datetime.fromtimestamp(now / 1000, UTC)
+    return [
+        {
+            "cycle_id": cycle_id,
+            "position": position,
+            "job_id": decision.job_id,
+            "attempt_id": new_id("att", now=moment, rng=rng),
+            "lease_id": new_id("lse", now=moment, rng=rng),
+            "candidates": _candidates(decision, plan),
+            "devices": _devices(decision),
+        }
+        for position, decision in enumerate(plan.decisions)
+    ]
 
 
 def _candidates(decision: Decision, plan: Plan) -> str:

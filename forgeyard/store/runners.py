@@ -42,6 +42,7 @@ from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases,
 
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
+SUPERSEDED = "a new session of the runner began"
 LOSSES_PER_CALL = 50
 DECLARABLE = (RunnerState.UNHEALTHY, RunnerState.ONLINE)
 """What an operator may say of a runner that its agent cannot know."""
@@ -70,15 +71,10 @@ def register(
     is_new = known is None
     runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
-    now = database_now(connection)
-    reason = "a new session of the runner began"
-    if runner["session_id"] is not None:
-        end_session(
-            connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
-        )
-    here = lineage.current(connection)
+    now, here = database_now(connection), lineage.current(connection)
+    _supersede(connection, runner, now=now)
     if here.hold is None:
-        revoke_all(connection, held, reason=reason, now=now, policy=policy)
+        revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
     session_id = _open_session(connection, runner_id, now=now, rng=rng)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
@@ -108,6 +104,13 @@ def register(
         longest_back_off=policy.longest_back_off,
         store_mark=here.mark,
     )
+
+
+def _supersede(connection: sa.Connection, runner: Row, *, now: int) -> None:
+    """End the session that a runner had, if any."""
+    older, state = runner["session_id"], SessionState.SUPERSEDED
+    if older is not None:
+        end_session(connection, older, state, reason=SUPERSEDED, now=now)
 
 
 def _check(message: Register) -> None:
