@@ -178,6 +178,9 @@ class UpkeepState:
     """When retention was applied last, by the workflow's clock; 0 is never."""
     mark: str = ""
     rounds_per_run: int = 100
+    reconciled_ms: int = 0
+    """When a reconciliation was last begun, by the workflow's clock; 0 is never."""
+    reconcile_every_ms: int = 60_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +255,21 @@ class SweepSummary:
     period_ms: int = 0
     """The pause until the next sweep that the policy in force wants; 0 leaves it as it is."""
     mark: str = ""
+    more: bool = False
+    """Leases are left that have lapsed: the next sweep begins at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileSummary:
+    """How many contradictions were repaired, how many only reported, how many neither."""
+
+    repaired: int
+    reported: int
+    failed: int
+    first: str = ""
+    """One that was not repaired, or one that was, as people read it."""
+    period_ms: int = 0
+    """The pause until the next one that the policy in force wants."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,6 +320,12 @@ async def settle_attempt(request: Attempt) -> Settled:
 @activity.defn(name="upkeep.sweep")
 async def sweep(request: Partition) -> SweepSummary:
     """Enforce every deadline that has passed, repair what crashes left behind, send stragglers."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="upkeep.reconcile")
+async def reconcile(request: Partition) -> ReconcileSummary:
+    """Compare what must agree, repair what can be repaired, report the rest."""
     raise NotImplementedError(request)
 
 

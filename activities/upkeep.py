@@ -9,13 +9,16 @@ from temporalio.service import RPCError
 
 from activities import contracts, starts
 from activities.relay import relay
-from forgeyard import telemetry
+from forgeyard import telemetry, tracing
 from forgeyard.config import RetentionConfig
 from forgeyard.errors import Unavailable
-from forgeyard.model.policy import SchedulingPolicy, SweepPolicy
-from forgeyard.store import lineage, policies, retention
+from forgeyard.model.policy import ReconcilePolicy, SchedulingPolicy, SweepPolicy
+from forgeyard.scheduler.findings import FindingOutcome
+from forgeyard.store import beats, lineage, policies, retention
 from forgeyard.store.blobs import BlobStore
-from forgeyard.store.engine import read
+from forgeyard.store.engine import read, write
+from forgeyard.store.reconcile import passes
+from forgeyard.store.reconcile.passes import Reconciled
 from forgeyard.store.sweep import SweepResult
 from forgeyard.store.sweep import sweep as sweep_store
 
@@ -49,6 +52,7 @@ class UpkeepActivities:
             alert=swept.alert,
             period_ms=policy.period,
             mark=mark,
+            more=swept.more,
         )
 
     def _sweep(self, request: contracts.Partition) -> tuple[SweepResult, SweepPolicy, str]:
@@ -59,6 +63,32 @@ class UpkeepActivities:
         swept = sweep_store(self._engine, request.partition, policy)
         _count(swept)
         return swept, policy.sweep, here.mark
+
+    @activity.defn(name="upkeep.reconcile")
+    async def reconcile(self, request: contracts.Partition) -> contracts.ReconcileSummary:
+        """Reconcile the store, then send the wakes and events that it brought about."""
+        done, policy = await asyncio.to_thread(self._reconcile, request.partition)
+        repaired = done.count(FindingOutcome.REPAIRED)
+        if repaired:
+            await self._relay(request, 0)
+        return contracts.ReconcileSummary(
+            repaired=repaired,
+            reported=done.count(FindingOutcome.REPORTED),
+            failed=done.count(FindingOutcome.FAILED),
+            first=_first(done),
+            period_ms=policy.period,
+        )
+
+    def _reconcile(self, partition: str) -> tuple[Reconciled, ReconcilePolicy]:
+        with read(self._engine) as connection:
+            policy = policies.current(connection, self._built_in).policy
+        with tracing.span("scheduler.reconcile", partition=partition) as span:
+            done = passes.reconcile(self._engine, policy, partition=partition)
+            span.note(findings=len(done.findings), repaired=done.count(FindingOutcome.REPAIRED))
+        with write(self._engine) as connection:
+            beats.beat(connection, beats.reconciliation_of(partition))
+        telemetry.count_all(telemetry.FINDINGS, ((one.kind, 1) for one in done.findings))
+        return done, policy.reconcile
 
     async def _relay(self, request: contracts.Partition, older_than_ms: int) -> int:
         return await relay(
@@ -78,6 +108,15 @@ class UpkeepActivities:
             )
         except RPCError as error:
             raise Unavailable(f"Temporal does not answer: {error}") from error
+
+
+def _first(done: Reconciled) -> str:
+    """Describe the finding that matters most, if there is any."""
+    order = (FindingOutcome.FAILED, FindingOutcome.REPORTED, FindingOutcome.REPAIRED)
+    found = min(done.findings, key=lambda one: order.index(one.outcome), default=None)
+    if found is None:
+        return ""
+    return f"{found.kind} of {found.entity} ({found.outcome}): {found.found}"
 
 
 def _count(swept: SweepResult) -> None:

@@ -90,6 +90,8 @@ class ApiConfig(Group):
     agent_port: int = Field(default=8701, ge=0, le=65_535)
     poll_ms: int = Field(default=100, ge=10)
     long_poll_s: float = Field(default=20.0, gt=0)
+    at_once: int = Field(default=256, ge=1)
+    """How many requests each listener answers side by side, long polls and transfers aside."""
     leave_s: float = Field(default=0.0, ge=0, le=300)
     """Asked to end, it is not ready for so long but still serves, until a balancer has noticed."""
     grace_s: float = Field(default=30.0, gt=0, le=3_600)

@@ -230,6 +230,12 @@ class Overloaded(Unavailable):
     code = "scheduler.overloaded"
 
 
+class Crowded(Unavailable):
+    """This process answers as many requests as it can; ask again in a moment."""
+
+    code = "api.crowded"
+
+
 class PortTaken(Unavailable):
     """Another program listens on a port we need."""
 

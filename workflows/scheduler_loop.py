@@ -128,15 +128,7 @@ class SchedulerLoop:
             self._state = self._after_nothing(failure=str(cause))
             return
         self._heard(summary.mark)
-        if summary.granted or summary.more or not summary.hopeful:
-            self._state = self._after_success(summary)
-        elif summary.planned and workflow.patched(GOES_ON):
-            self._state = self._after_conflicts(summary)
-        else:
-            self._state = replace(self._after_nothing(failure=""), last=summary)
-        if summary.wake_in_ms:
-            sooner = min(self._state.wait_ms, summary.wake_in_ms)
-            self._state = replace(self._state, wait_ms=sooner)
+        self._state = self._after(summary)
 
     async def _child(self) -> contracts.CycleSummary:
         """Start the next cycle; a number that an orphan still uses is skipped."""
@@ -155,6 +147,22 @@ class SchedulerLoop:
             except WorkflowAlreadyStartedError:
                 continue
             return summary
+
+    def _after(self, summary: contracts.CycleSummary) -> contracts.LoopState:
+        """Decide what follows a cycle that was carried out."""
+        if summary.granted or summary.more or not summary.hopeful:
+            after = self._after_success(summary)
+        elif summary.planned and self._goes_on():
+            after = self._after_conflicts(summary)
+        else:
+            after = replace(self._after_nothing(failure=""), last=summary)
+        if summary.wake_in_ms:
+            after = replace(after, wait_ms=min(after.wait_ms, summary.wake_in_ms))
+        return after
+
+    def _goes_on(self) -> bool:
+        """Tell whether this loop goes on after conflicts; one that began before that does not."""
+        return workflow.patched(GOES_ON)
 
     def _after_success(self, summary: contracts.CycleSummary) -> contracts.LoopState:
         """Go on at once if there may be more to place, soon if jobs are left, else rest."""

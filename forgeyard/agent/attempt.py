@@ -48,6 +48,8 @@ class Attempt:
         self._caches = Caches(bench, reports, transfers)
         self._mask = mask
         self._altered = altered
+        self._running_since = 0.0
+        """When the server was told that steps run, by this host's clock."""
         self.tests: TestCounts | None = None
         self.steps: list[StepResult] = []
 
@@ -90,7 +92,7 @@ class Attempt:
         problem = await self._held.watch(self._altered(), until=until)
         if problem:
             return ending.failed(FailureClass.TOOLCHAIN_UNAVAILABLE, problem)
-        await self._reports.progress(Phase.RUNNING, until=until)
+        self._running_since = await self._reports.progress(Phase.RUNNING, until=until)
         return None
 
     async def _bring(self, given: Input, *, until: float) -> Ending | None:
@@ -108,7 +110,7 @@ class Attempt:
         return None
 
     async def _run_steps(self) -> Ending | None:
-        until = self._within(self._spec.timeouts.execution)
+        until = self._running_since + self._spec.timeouts.execution / 1000
         end = None
         for step in self._spec.steps:
             end = await self._run(step, until=until)

@@ -10,7 +10,7 @@ import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -207,10 +207,13 @@ class Agent:
             Rejected: the server will not have this agent, whatever the reason.
         """
         back_off = BackOff(longest=LONGEST_BACK_OFF_S, rng=self._rng)
+        message = self._with_key(message)
         while not self._wishes.drain.is_set():
             try:
                 registered = await client.register(message)
             except (Unavailable, Conflict) as error:
+                if isinstance(error, Conflict):
+                    message = self._with_key(message)
                 delay = back_off.delay()
                 _log.warning("cannot register yet", error=error.message, wait_s=round(delay, 2))
                 await self._rest(delay)
@@ -218,6 +221,10 @@ class Agent:
                 _log.info("registered", runner=message.runner_name, session=registered.session_id)
                 return registered
         return None
+
+    def _with_key(self, message: Register) -> Register:
+        """Want a session of its own, however often the server is asked for it."""
+        return replace(message, key=f"{self._rng.getrandbits(128):032x}")
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):

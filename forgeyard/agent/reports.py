@@ -74,17 +74,20 @@ class Reports:
                 return True
         return False
 
-    async def progress(self, phase: Phase, *, until: float) -> None:
-        """Report the next phase; the answer confirms that the lease is still ours."""
-        message = Progress(
-            session_id=self._held.holder.session_id, epoch=self._held.holder.epoch, phase=phase
-        )
-        await self.insist(
-            lambda: self._client.progress(self._held.lease_id, message),
-            until=until,
-            what=phase.value,
-            gone=_GONE,
-        )
+    async def progress(self, phase: Phase, *, until: float) -> float:
+        """Report the next phase; the answer confirms that the lease is still ours.
+
+        Tells when the request was sent that was answered: the server counts the phase from later.
+        """
+        held = self._held
+        message = Progress(session_id=held.holder.session_id, epoch=held.holder.epoch, phase=phase)
+
+        async def say() -> float:
+            sent_at = held.clock()
+            await self._client.progress(held.lease_id, message)
+            return sent_at
+
+        return await self.insist(say, until=until, what=phase.value, gone=_GONE)
 
     async def log(self, chunk: LogChunk) -> None:
         """Send one chunk, however often it takes; only the loss of the lease ends that."""

@@ -22,6 +22,7 @@ from forgeyard.api import (
     policy,
     pools,
     problems,
+    reconciling,
     runners,
     runs,
     scheduler,
@@ -32,6 +33,7 @@ from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.requests import BodyLimit, RequestIds
 from forgeyard.api.transfers import Uploads
+from forgeyard.api.turnstile import Turnstile
 from forgeyard.model.ids import new_id
 
 STREAMS: Final = (re.compile(r"/v1/blobs/[^/]+"),)
@@ -54,7 +56,7 @@ def assemble() -> FastAPI:
         "Submit runs and follow them.",
         (
             *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, checkup.router, runners.router, pools.router),
+            *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
             *(policy.router, metrics.router, scopes.router, scopes.order_router),
             store.router,
         ),
@@ -101,6 +103,7 @@ def furnish(
     app.state.dependencies = deps
     app.state.uploads = Uploads()
     # The last added stands outermost.
+    app.add_middleware(Turnstile, at_once=deps.config.api.at_once, streams=streams)
     app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
     app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
     app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))

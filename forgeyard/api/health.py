@@ -1,10 +1,12 @@
 """Whether this process is alive and ready; open to anybody, so it says no more than that."""
 
+import asyncio
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
-from typing import Annotated
+from typing import Annotated, Final
 
+import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Response
 
 from forgeyard.api.dependencies import Deps
@@ -12,6 +14,7 @@ from forgeyard.errors import ForgeyardError
 from forgeyard.store import engine as database
 from forgeyard.store import lineage
 
+PATIENCE_S: Final = 3.0
 router = APIRouter(tags=["health"])
 
 
@@ -46,13 +49,18 @@ class Ready:
     """Whether an operator has to confirm the store."""
 
 
-def _store_held(deps: Deps) -> bool | None:
-    """Tell whether the store is held; None if it does not answer."""
+async def _store_held(deps: Deps) -> bool | None:
+    """Tell whether the store is held; None if it says nothing for a short while."""
     try:
-        with database.read(deps.engine) as connection:
-            return lineage.is_held(connection)
-    except ForgeyardError:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.to_thread(_ask, deps.engine)
+    except (ForgeyardError, TimeoutError):
         return None
+
+
+def _ask(engine: sa.Engine) -> bool:
+    with database.read(engine) as connection:
+        return lineage.is_held(connection)
 
 
 @router.get("/healthz")

@@ -202,6 +202,13 @@ def _of_scheduling(found: Figures) -> Iterator[Metric]:
             "How long ago any API process said that it serves lease renewals.",
             status.renewal_beat_ms / 1000,
         )
+    for what, age in (("swept", found.swept_ms), ("reconciled", found.reconciled_ms)):
+        if age is not None:
+            yield _one(
+                f"forgeyard_upkeep_{what}_age_seconds",
+                f"How long ago upkeep of the partition last {what} to the end.",
+                age / 1000,
+            )
     yield _one(
         "forgeyard_renewal_gaps_bridged",
         "Outages of the renewal service so far for which leases were extended.",

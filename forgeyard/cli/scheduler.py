@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from forgeyard.cli import output
+from forgeyard.cli import output, reconciling
 from forgeyard.cli.client import Client, missing, path_of, shaped
 from forgeyard.cli.fleet_tables import (
     POOL_COLUMNS,
@@ -46,6 +46,8 @@ class Grouping(StrEnum):
 
 app = typer.Typer(no_args_is_help=True, help="See what the scheduler sees.")
 SLOW_RELAY_MS = 5_000
+app.command()(reconciling.reconcile)
+app.command()(reconciling.findings)
 
 
 @app.command()

@@ -66,6 +66,27 @@ class Checkup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that contradicts itself, and what became of it."""
+
+    kind: str
+    entity: str
+    found: str
+    expected: str
+    outcome: str
+    seen_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reconciliation:
+    """What a reconciliation found."""
+
+    findings: tuple[Finding, ...] = ()
+    failed: int = 0
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedJob:
     """A waiting job, and the runner that it would get."""
 

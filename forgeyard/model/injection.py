@@ -13,6 +13,7 @@ from forgeyard.model.equipment import IsolationClass, NetworkMode, SandboxKind
 from forgeyard.model.job import JobSpec
 from forgeyard.model.origin import Origin, OriginKind
 from forgeyard.model.rules import BUILT_IN_RULES, PolicyRule
+from forgeyard.model.units import Millis, duration_text
 from forgeyard.model.wishes import SchedulingClass
 
 ANY_POOL = "*"
@@ -24,6 +25,7 @@ class Injection:
 
     rules: Sequence[PolicyRule]
     nameable_pools: Sequence[str]
+    longest_offline: Millis
     version: int
 
     def into(self, spec: JobSpec, *, queue: str, scheduling_class: SchedulingClass) -> JobSpec:
@@ -31,10 +33,12 @@ class Injection:
 
         Raises:
             InvalidRequirements: the job asks for what a rule forbids, or names a pool that it may
-                not name, or two rules forbid each other.
+                not name, or would run on offline for too long, or two rules forbid each other.
         """
         asked = spec.requires if spec.written is None else spec.written
-        where = f"jobs.{spec.matrix.of if spec.matrix else spec.name}.requires"
+        job = f"jobs.{spec.matrix.of if spec.matrix else spec.name}"
+        self._check_offline(spec.wishes.offline, f"{job}.connectivity.offline")
+        where = f"{job}.requires"
         self._check_pools(asked, where)
         own = _own(asked)
         choices, origins = dict(own), dict(asked.origins)
@@ -44,6 +48,17 @@ class Injection:
         if choices == own:
             return replace(spec, requires=asked, written=None)
         return replace(spec, requires=_chosen(asked, choices, origins), written=asked)
+
+    def _check_offline(self, asked: Millis | None, where: str) -> None:
+        """Refuse a job that would run on without the server for longer than the policy grants."""
+        if asked is not None and asked > self.longest_offline:
+            raise InvalidRequirements(
+                f"{where}: policy grants no job {duration_text(asked)} without the server",
+                field=where,
+                value=duration_text(asked),
+                allowed=f"at most {duration_text(self.longest_offline)};"
+                " `lease.offline_at_most` of the policy says so",
+            )
 
     def _check_pools(self, asked: Requirements, where: str) -> None:
         """Refuse pools that the policy does not let jobs name (ELG-030)."""
@@ -60,7 +75,9 @@ class Injection:
                 )
 
 
-BUILT_IN_INJECTION = Injection(rules=BUILT_IN_RULES, nameable_pools=(), version=0)
+BUILT_IN_INJECTION = Injection(
+    rules=BUILT_IN_RULES, nameable_pools=(), longest_offline=Millis(60_000), version=0
+)
 """What the policy says that is in force while nobody has set one."""
 
 

@@ -42,6 +42,9 @@ class LeasePolicy:
     connectivity_grace: Annotated[
         Millis, Setting(0, DAY, "how much longer a job may run that cannot reach the server")
     ] = Millis(60_000)
+    offline_at_most: Annotated[
+        Millis, Setting(0, 30 * DAY, "the longest that a job may ask to run on without the server")
+    ] = Millis(0)
     longest_back_off: Annotated[
         Millis, Setting(100, 10 * MINUTE, "the longest pause of an agent between two tries")
     ] = Millis(15_000)
@@ -61,6 +64,15 @@ class LeasePolicy:
         Millis, Setting(MINUTE, 30 * DAY, "how soon half of a runner's losses is forgotten")
     ] = Millis(30 * MINUTE)
 
+    @property
+    def longest_offline(self) -> Millis:
+        """Tell how long a job may ask to run on without the server: the usual grace anybody may."""
+        return max(self.connectivity_grace, self.offline_at_most)
+
+    def grace_of(self, asked: Millis | None) -> Millis:
+        """Tell how long a job runs on without the server that asked for so long, or for nothing."""
+        return self.connectivity_grace if asked is None else min(asked, self.longest_offline)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPolicy:
@@ -79,6 +91,27 @@ class SweepPolicy:
     outbox_age: Annotated[
         Millis, Setting(100, 10 * MINUTE, "after so long the sweep sends what nobody sent")
     ] = Millis(5_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcilePolicy:
+    """How often what must agree is compared, and what counts as wrong (RCN-012 to RCN-018)."""
+
+    period: Annotated[
+        Millis, Setting(SECOND, DAY, "how often leases, reservations and queues are compared")
+    ] = Millis(MINUTE)
+    patience: Annotated[
+        Millis, Setting(SECOND, DAY, "what passes by itself counts as wrong after so long")
+    ] = Millis(MINUTE)
+    repairs: Annotated[
+        int, Setting(1, 10_000, "how many things one reconciliation repairs; the rest wait")
+    ] = 500
+    conflicts: Annotated[
+        int, Setting(0, 1_000, "cycles that plan for a runner in vain make it suspect; 0: none")
+    ] = 5
+    conflict_window: Annotated[
+        Millis, Setting(SECOND, DAY, "within how long, and how long it is left alone then")
+    ] = Millis(5 * MINUTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +311,7 @@ class SchedulingPolicy:
     pressure: PressurePolicy = field(default_factory=PressurePolicy)
     lease: LeasePolicy = field(default_factory=LeasePolicy)
     sweep: SweepPolicy = field(default_factory=SweepPolicy)
+    reconcile: ReconcilePolicy = field(default_factory=ReconcilePolicy)
     staleness: StalenessPolicy = field(default_factory=StalenessPolicy)
     nameable_pools: Words = ()
     """The pools that a run file may name; `*` is any (ELG-030)."""

@@ -156,18 +156,22 @@ def _refusal(number: Number, given: object, what: str) -> InvalidPolicy:
 def _check_relations(policy: SchedulingPolicy) -> None:
     """Refuse numbers that are fine alone and break the protocol together."""
     lease = policy.lease
+    ttl, whole = "lease.execution_ttl", lease.execution_ttl + lease.connectivity_grace
+    together = f"{ttl} and lease.connectivity_grace together, less sweep.period"
     rules = (
         # One renewal that gets lost must not cost the lease.
-        ("lease.renew_every", lease.renew_every, lease.execution_ttl // 2, "half of "),
-        ("lease.longest_back_off", lease.longest_back_off, lease.execution_ttl, ""),
+        ("lease.renew_every", lease.renew_every, lease.execution_ttl // 2, f"half of {ttl}"),
+        ("lease.longest_back_off", lease.longest_back_off, lease.execution_ttl, ttl),
+        # The sweep notices that a runner is silent before it takes the runner's leases away.
+        ("lease.session_silence", lease.session_silence, whole - policy.sweep.period, together),
     )
-    for path, value, most, part in rules:
+    for path, value, most, what in rules:
         if value > most:
             raise InvalidPolicy(
-                f"{path}: {duration_text(value)} is more than {part}lease.execution_ttl",
+                f"{path}: {duration_text(value)} is more than {what}",
                 field=path,
                 value=duration_text(value),
-                allowed=f"at most {duration_text(most)}, {part}lease.execution_ttl",
+                allowed=f"at most {duration_text(most)}, {what}",
             )
 
 

@@ -54,6 +54,8 @@ class Register(Report):
     """The pool that it would like to be in; only an operator puts it there (ELG-042)."""
     holdings: Holdings = NOTHING_HELD
     protocol_version: int = PROTOCOL_VERSION
+    key: Annotated[str, MaxLen(64)] = ""
+    """Drawn for each session that is wanted: a registration that comes twice opens one session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
 """A machine that executes jobs, as the scheduler and its operators see it."""
 
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 
 
 class RunnerState(StrEnum):
@@ -20,6 +20,16 @@ class RunnerHealth(StrEnum):
     DEGRADED = "degraded"
     """It works, but not as it should; policy says what it still gets."""
     UNHEALTHY = "unhealthy"
+
+
+class Suspicion(IntEnum):
+    """Why a runner gets no work although it is online; as numbers, the way rows hold them."""
+
+    NONE = 0
+    LOSS = 1
+    """It lost a lease; its next heartbeat clears it."""
+    CONFLICTS = 2
+    """What was planned for it was refused again and again; a reconciliation clears it."""
 
 
 class ResourcePressure(StrEnum):

@@ -11,6 +11,7 @@ from typing import Annotated
 from annotated_types import MaxLen
 
 from forgeyard.model.equipment import Word
+from forgeyard.model.units import Millis
 
 MAX_KEYS = 16
 MAX_NAMED = 16
@@ -100,3 +101,5 @@ class Wishes:
     beside: Word | None = None
     """The job of the run on whose host it must run (FAR-029)."""
     purpose: Purpose = Purpose.BUILD
+    offline: Millis | None = None
+    """How long it may run on when its runner cannot reach us; None: as long as policy says."""

@@ -38,6 +38,7 @@ from forgeyard.runfile.requires import MOST_BYTES, compile_requires, unique, wit
 from forgeyard.runfile.schema import (
     CachePart,
     JobPart,
+    OfflinePart,
     OutputPart,
     ResourcesPart,
     RetryPart,
@@ -124,7 +125,7 @@ def _job(
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
-        wishes=compile_ties(part, _wishes(part, f"{at}.exclusive"), cell=cell, groups=groups),
+        wishes=compile_ties(part, _wishes(part, at), cell=cell, groups=groups),
     )
 
 
@@ -132,11 +133,19 @@ def _wishes(part: JobPart, at: str) -> Wishes:
     keys = [part.exclusive] if isinstance(part.exclusive, str) else part.exclusive
     return Wishes(
         scheduling_class=part.scheduling_class,
-        keys=unique(keys, at),
+        keys=unique(keys, f"{at}.exclusive"),
         preemption=part.preemption,
         spot=part.spot,
         purpose=part.purpose,
+        offline=_offline(part.connectivity, f"{at}.connectivity"),
     )
+
+
+def _offline(given: str | OfflinePart, at: str) -> Millis | None:
+    """Tell how long a job may run on without the server, if it says so itself."""
+    if isinstance(given, OfflinePart):
+        return _duration(given.offline, f"{at}.offline")
+    return Millis(0) if given == "continuous" else None
 
 
 def _needs(part: JobPart, groups: Mapping[str, tuple[str, ...]], at: str) -> tuple[str, ...]:

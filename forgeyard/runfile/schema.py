@@ -146,8 +146,8 @@ def _one_or_several(value: object) -> str:
     return LIST if isinstance(value, list) else ONE
 
 
-def _counted_or_described(value: object) -> str:
-    return MAPPING if isinstance(value, dict | DevicePart) else ONE
+def _one_or_described(value: object) -> str:
+    return MAPPING if isinstance(value, dict | Part) else ONE
 
 
 Gpus = Annotated[
@@ -157,7 +157,7 @@ Gpus = Annotated[
 ]
 DeviceWish = Annotated[
     Annotated[DeviceCount, Tag(ONE)] | Annotated[DevicePart, Tag(MAPPING)],
-    Discriminator(_counted_or_described),
+    Discriminator(_one_or_described),
 ]
 
 
@@ -234,6 +234,12 @@ class RetryPart(Part):
     max_delay: Quantity | None = Field(default=None, alias="max-delay")
 
 
+class OfflinePart(Part):
+    """A job that may run on without the server for longer than most."""
+
+    offline: Quantity = Field(description="How long; policy says how much it grants.")
+
+
 class StepPart(Part):
     """One shell script; the job fails unless it exits 0."""
 
@@ -273,6 +279,10 @@ Needs = Annotated[
 Exclusive = Annotated[
     Annotated[Word, Tag(ONE)] | Annotated[list[Word], Field(max_length=MAX_KEYS), Tag(LIST)],
     Discriminator(form),
+]
+Connectivity = Annotated[
+    Annotated[Literal["continuous", "grace"], Tag(ONE)] | Annotated[OfflinePart, Tag(MAPPING)],
+    Discriminator(_one_or_described),
 ]
 Outputs = Annotated[
     Annotated[list[OutputPart], Field(max_length=MAX_OUTPUTS), Tag(LIST)]
@@ -374,6 +384,11 @@ class JobPart(Part):
         default=Preemptibility.NEVER,
         description="Whether it may be stopped and started again to make room.",
     )
+    connectivity: Connectivity = Field(
+        default="grace",
+        description="Whether it may run on when its runner cannot reach the server: for as long as"
+        " policy says (grace), not at all (continuous), or for so long (offline).",
+    )
     timeouts: TimeoutsPart = TimeoutsPart()
     retry: RetryPart = RetryPart()
     steps: list[StepPart] = Field(min_length=1, max_length=MAX_STEPS)
@@ -441,6 +456,7 @@ PARTS: Final[tuple[tuple[tuple[str, ...], type[Part]], ...]] = (
     (("jobs", "*", "requires", "origins", "*"), OriginPart),
     (("jobs", "*", "requires", "gpu", "*"), GpuPart),
     (("jobs", "*", "requires", "devices", "*"), DevicePart),
+    (("jobs", "*", "connectivity"), OfflinePart),
     (("jobs", "*", "timeouts"), TimeoutsPart),
     (("jobs", "*", "retry"), RetryPart),
     (("jobs", "*", "steps", "*"), StepPart),

@@ -14,6 +14,7 @@ from forgeyard.model.runner import RunnerState
 from forgeyard.scheduler.census import Census
 from forgeyard.scheduler.columns import Columns
 from forgeyard.scheduler.diagnose import Diagnosis
+from forgeyard.scheduler.findings import Finding, FindingOutcome, Recorded
 from forgeyard.scheduler.place import plan
 from forgeyard.scheduler.scopes import ROOT, SchedulingScope, Usage
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner, Snapshot
@@ -21,6 +22,8 @@ from forgeyard.scheduler.stock import Stock
 
 LATE = 10 * SECOND
 """How much later than promised something may come before it counts as not coming."""
+UNSWEPT = 30 * SECOND
+"""A sweep that ends mass expiries takes its time; after so long none is coming."""
 STUCK = MINUTE
 """A job that could run is placed within a cycle; after so long nobody looks."""
 NAMED = 3
@@ -54,17 +57,6 @@ class PoolStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Misreserved:
-    """A runner whose books do not balance: its own row, its reservations, its live leases."""
-
-    runner: str
-    dimension: str
-    reserved: int
-    booked: int
-    held: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Symptoms:
     """One reading of the store; ages are milliseconds."""
 
@@ -72,7 +64,14 @@ class Symptoms:
     pools: tuple[PoolStanding, ...] = ()
     strays: tuple[str, ...] = ()
     """For each runner whose pool does not exist, that pool; nobody sees it in a snapshot."""
-    misreserved: tuple[Misreserved, ...] = ()
+    misreserved: tuple[Finding, ...] = ()
+    """What is wrong with reservations now."""
+    found_lately: tuple[Recorded, ...] = ()
+    """What reconciliations and heartbeats found in the last hour, the newest first."""
+    swept_ms: int | None = None
+    """Since a sweep of the partition last came to its end; None if none ever did."""
+    reconciled_ms: int | None = None
+    """Since a reconciliation did."""
     oldest_offer_ms: int | None = None
     """Of the offers that nobody has accepted yet."""
     offers: int = 0
@@ -99,6 +98,8 @@ def examine(seen: Symptoms, policy: SchedulingPolicy) -> tuple[Check, ...]:
         ("stuck_jobs", _stuck_jobs),
         ("lease_backlog", _lease_backlog),
         ("resource_accounting", _resource_accounting),
+        ("reconciliation", _reconciliation),
+        ("upkeep", _upkeep),
         ("outbox", _outbox),
         ("lease_renewal", _lease_renewal),
     )
@@ -272,12 +273,11 @@ def _lease_backlog(seen: Symptoms, policy: SchedulingPolicy) -> _Found:
 def _resource_accounting(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
     """Look for runners whose books do not balance, and for those that gave away too much."""
     if seen.misreserved:
-        one = seen.misreserved[0]
+        one, wrong = seen.misreserved[0], len({each.within for each in seen.misreserved})
         return _fail(
-            f"Wrong books: {_count(len(seen.misreserved), 'runner')}; {one.runner} says"
-            f" {one.dimension} {one.reserved}, its reservations {one.booked}, its leases"
-            f" {one.held}.",
-            "The sweep repairs them within seconds and audits it; report it if they come back.",
+            f"Wrong books: {_count(wrong, 'runner')}; {one.kind} of {one.entity} is {one.found} and"
+            f" should be {one.expected}.",
+            "The sweep repairs them within seconds and records it; report it if they come back.",
         )
     over = [one.name for one in seen.snapshot.runners if min(_left(one)) < 0]
     if over:
@@ -291,6 +291,37 @@ def _resource_accounting(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
 def _left(runner: SchedulingRunner) -> tuple[int, int, int, int]:
     free = runner.free
     return free.cpu, free.memory, free.disk, free.slots
+
+
+def _reconciliation(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
+    """Look at what contradicted itself lately, repaired or not."""
+    lately = seen.found_lately
+    if not lately:
+        return _ok("Nothing contradicted anything in the last hour.")
+    left = [one for one in lately if one.outcome is not FindingOutcome.REPAIRED]
+    one = (left or lately)[0]
+    age = _s(max(0, seen.snapshot.taken_at - one.seen_at))
+    return _warn(
+        f"Found in the last hour: {_count(len(lately), 'contradiction')}, {len(left)} not repaired;"
+        f" {age} ago {one.kind} of {one.entity} ({one.outcome}): {one.found}, expected"
+        f" {one.expected}.",
+        "See `forgeyard scheduler findings`; what was repaired came of a bug or of a hand in the"
+        " database.",
+    )
+
+
+def _upkeep(seen: Symptoms, policy: SchedulingPolicy) -> _Found:
+    """Look whether anybody enforces deadlines and compares what must agree (SP-066)."""
+    advice = "See that Temporal answers and that `forgeyard worker` runs: its upkeep sweeps."
+    if seen.swept_ms is None:
+        return _warn("No sweep has run yet.", advice)
+    if seen.swept_ms > 2 * policy.sweep.period + UNSWEPT:
+        return _fail(f"No sweep has come to its end for {_s(seen.swept_ms)}.", advice)
+    compared = seen.reconciled_ms
+    if compared is not None and compared > 2 * policy.reconcile.period + UNSWEPT:
+        return _warn(f"Nothing has been reconciled for {_s(compared)}.", advice)
+    ago = "" if compared is None else f"; reconciled {_s(compared)} ago"
+    return _ok(f"Swept {_s(seen.swept_ms)} ago{ago}.")
 
 
 def _outbox(seen: Symptoms, policy: SchedulingPolicy) -> _Found:

@@ -220,7 +220,7 @@ def own_absences(runner: SchedulingRunner) -> Iterator[Rejection]:
         yield Rejection(
             code=RejectionCode.SUSPECT,
             wanted="a runner heard of since its last loss",
-            offered="suspect: it lost a lease and has been silent since",
+            offered="suspect: it lost a lease and has been silent since, or commits refused it",
         )
 
 

@@ -158,6 +158,7 @@ def _grants(
             scopes=scopes.path_of(row),
             keys=row["wishes"].keys,
             purpose=row["wishes"].purpose,
+            offline=row["wishes"].offline,
             devices=answer.devices,
             era=era,
         )

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import Forbidden
 from forgeyard.model.protocol import Holder
-from forgeyard.model.transitions import LeaseState, SessionState
+from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
 from forgeyard.store import changes
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
@@ -49,9 +49,12 @@ def staleness(lease: Row, holder: Holder, now: int, *states: LeaseState) -> str 
         return f"epoch {holder.epoch} is not this lease's"
     if lease["state"] not in states:
         return f"the lease is {lease['state']}"
-    if ends_at(lease) < now:
-        return "the lease has lapsed"
-    return None
+    return "the lease has lapsed" if has_lapsed(lease, now) else None
+
+
+def has_lapsed(lease: Row, now: int) -> bool:
+    """Tell whether a lease is live in name only: its time has passed, and nobody ended it yet."""
+    return lease["state"] in LIVE_LEASE_STATES and ends_at(lease) < now
 
 
 def closure(connection: sa.Connection, holder: Holder) -> str | None:

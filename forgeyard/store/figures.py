@@ -10,14 +10,17 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.model.job import Priority
+from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, LeaseState
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.diagnose import DiagnosticCode
-from forgeyard.store import device_views, outbox, overview, parked_classes, repair, tables
+from forgeyard.store import beats, device_views, outbox, overview, parked_classes, tables
 from forgeyard.store.amounts import DIMENSIONS, amount_of
 from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import database_now
+from forgeyard.store.reconcile import books
+from forgeyard.store.reconcile.look import Look
 
 RECENT_MS = 15 * 60_000
 """How far back the shares of lost and rejected leases look."""
@@ -48,11 +51,15 @@ class Figures:
     wrong_runners: int
     """Runners whose reserved amounts are not what their live leases hold."""
     last_cycle_ms: int | None
+    swept_ms: int | None
+    """Since a sweep of the partition last came to its end."""
+    reconciled_ms: int | None
 
 
 def read_figures(connection: sa.Connection, partition: str) -> Figures:
     """Read every figure of a partition, and of the runners and leases that partitions share."""
     now = database_now(connection)
+    look = Look(policy=SchedulingPolicy(), now=now)
     waits = _oldest_waits(connection, partition, now=now)
     by_tenant: dict[str, int] = {}
     for (tenant, _), wait in waits.items():
@@ -72,7 +79,9 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
         overdue_leases=overdue_leases(connection, now=now),
         ended_leases=_ended(connection, since=now - RECENT_MS),
         undelivered=outbox.undelivered(connection),
-        wrong_runners=len(repair.discrepancies(connection)),
+        wrong_runners=len({one.within for one in books.find(connection, look)}),
+        swept_ms=beats.age_ms(connection, beats.sweep_of(partition), now=now),
+        reconciled_ms=beats.age_ms(connection, beats.reconciliation_of(partition), now=now),
         last_cycle_ms=None if cycle is None else max(0, now - cycle.created_at),
     )
 

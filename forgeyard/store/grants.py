@@ -19,7 +19,7 @@ from forgeyard.model.transitions import (
     LeaseState,
     check,
 )
-from forgeyard.model.units import Resources
+from forgeyard.model.units import Millis, Resources
 from forgeyard.model.wishes import CRITICAL_PURPOSES, Purpose
 from forgeyard.scheduler.scopes import Charge
 from forgeyard.store import bulk, codec, devices, keys, phases, scopes, tables
@@ -43,6 +43,8 @@ class Grant:
     keys: tuple[str, ...] = ()
     """The exclusivity keys that it takes."""
     purpose: Purpose = Purpose.BUILD
+    offline: Millis | None = None
+    """How long it asked to run on without the server."""
     devices: tuple[DeviceShare, ...] = ()
     """The devices of its runner that it takes."""
     era: int = 0
@@ -174,7 +176,7 @@ def _lease(grant: Grant, now: int, policy: LeasePolicy) -> Row:
         "epoch": grant.epoch,
         "state": LeaseState.OFFERED.value,
         "version": 1,
-        "grace_ms": policy.connectivity_grace,
+        "grace_ms": policy.grace_of(grant.offline),
         "offered_at": now,
         "expires_at": now + policy.offer_ttl,
     }

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.runner import Suspicion
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, JobState, LeaseState
 from forgeyard.store import changes, fence, jobs, liveness, penalties, phases, tables
 from forgeyard.store.changes import JOB, Row
@@ -32,7 +33,7 @@ def expire(connection: sa.Connection, lease_id: str, *, policy: SchedulingPolicy
 
 def _expire(connection: sa.Connection, held: Held, *, now: int, policy: LeasePolicy) -> bool:
     lease = held.lease
-    if lease["state"] not in LIVE_LEASE_STATES or fence.ends_at(lease) >= now:
+    if not fence.has_lapsed(lease, now):
         return False
     offered = lease["state"] == LeaseState.OFFERED
     reason = "the offer was not accepted in time" if offered else "the runner stopped renewing"
@@ -97,7 +98,13 @@ def _suspect(connection: sa.Connection, lease: Row) -> None:
     connection.execute(
         sa.update(runners)
         .where(runners.c.runner_id == lease["runner_id"])
-        .values(suspect=1, changed_at=now_ms())
+        .values(
+            suspect=sa.case(
+                (runners.c.suspect == Suspicion.NONE.value, Suspicion.LOSS.value),
+                else_=runners.c.suspect,
+            ),
+            changed_at=now_ms(),
+        )
     )
     connection.execute(
         sa.update(sessions)

@@ -107,6 +107,7 @@ def accept(
     if held.lease["state"] == LeaseState.ACTIVE:
         # The agent counts from the moment it sent this repetition, so the lease must as well.
         _extend(connection, [lease_id], until=now + policy.execution_ttl)
+        phases.repeat(connection, held, AttemptState.PREPARING, now=now, policy=policy)
     else:
         _activate(connection, held, now=now, policy=policy)
     return Accepted(ttl=policy.execution_ttl, grace=Millis(held.lease["grace_ms"]))
@@ -176,7 +177,7 @@ def renew(connection: sa.Connection, message: Renew, *, policy: LeasePolicy) -> 
     """
     alive = _renewable(connection, message)
     now = database_now(connection)
-    alive = {key: row for key, row in alive.items() if fence.ends_at(row) >= now}
+    alive = {key: row for key, row in alive.items() if not fence.has_lapsed(row, now)}
     asked = [(renewal.lease_id, renewal.epoch) for renewal in message.leases]
     renewed = sorted(lease_id for lease_id, _ in alive.keys() & set(asked))
     _extend(connection, renewed, until=now + policy.execution_ttl)
@@ -230,7 +231,7 @@ def _verdict(row: Row | None) -> RenewalVerdict:
 def progress(
     connection: sa.Connection, lease_id: str, message: Progress, *, policy: LeasePolicy
 ) -> Done | Refused:
-    """Note that an accepted attempt entered a phase, and start that phase's deadline.
+    """Note that an accepted attempt entered a phase, and start that phase's deadline, now again.
 
     Raises:
         NotFound: there is no such lease.
@@ -243,6 +244,7 @@ def progress(
     running = message.phase is Phase.RUNNING
     phase = AttemptState.RUNNING if running else AttemptState.UPLOADING_OUTPUTS
     reason = "its steps run" if running else "its outputs are being uploaded"
+    phases.repeat(connection, held, phase, now=now, policy=policy)
     phases.advance(connection, held, phase, reason=reason, now=now, policy=policy)
     return Done()
 

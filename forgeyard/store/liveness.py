@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
-from forgeyard.store import changes, lineage, tables
+from forgeyard.store import beats, changes, lineage, tables
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import ATTEMPT_DEADLINES
 
@@ -36,6 +36,14 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
     return gap
 
 
+def bridged(expires_at: int, *, gap: int, now: int, ttl: int, back_off: int) -> int:
+    """Tell until when a lease lives after an outage of ours: it loses nothing, and may call first.
+
+    Whoever held it may wait out its longest back-off before it notices that we are back.
+    """
+    return max(expires_at + gap, now + ttl + back_off)
+
+
 def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
     """Tell whether the renewal service is silent; one that never spoke cannot have failed.
 
@@ -49,10 +57,7 @@ def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingP
 
 def beat_age_ms(connection: sa.Connection, *, now: int) -> int | None:
     """Tell how long ago renewals were served; None if they never were."""
-    liveness = tables.liveness
-    query = sa.select(liveness.c.beat_at).where(liveness.c.service == RENEWAL)
-    beat_at = connection.execute(query).scalar_one_or_none()
-    return None if beat_at is None else max(0, now - beat_at)
+    return beats.age_ms(connection, RENEWAL, now=now)
 
 
 def bridge(connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy) -> None:
@@ -98,8 +103,12 @@ def _extend_leases(
     moved = [
         {
             "moved_id": lease_id,
-            "moved_to": max(
-                expires_at + gap, now + ttl[LeaseState(state)] + lease.longest_back_off
+            "moved_to": bridged(
+                expires_at,
+                gap=gap,
+                now=now,
+                ttl=ttl[LeaseState(state)],
+                back_off=lease.longest_back_off,
             ),
         }
         for lease_id, state, expires_at in rows

@@ -43,17 +43,60 @@ def advance(
             connection, ATTEMPT, attempt, state, reason=reason, now=now, **{_INSTANTS[state]: now}
         )
         job = changes.move(connection, JOB, job, JobState(state.value), reason=reason, now=now)
-    attempt_id = attempt["attempt_id"]
-    due_at = now + _timeout(job, phase) + policy.deadline_slack
+    held = replace(held, attempt=attempt, job=job)
+    _bound(connection, held, phase, now=now, policy=policy)
+    return held
+
+
+def repeat(
+    connection: sa.Connection,
+    held: Held,
+    phase: AttemptState,
+    *,
+    now: int,
+    policy: LeasePolicy,
+) -> None:
+    """Begin the deadline of a phase anew, if the attempt is in it.
+
+    An agent that did not hear our answer counts from when it asked again, so the deadline must too.
+    """
+    if held.attempt["state"] == phase:
+        _bound(connection, held, phase, now=now, policy=policy)
+
+
+def _bound(
+    connection: sa.Connection,
+    held: Held,
+    phase: AttemptState,
+    *,
+    now: int,
+    policy: LeasePolicy,
+) -> None:
+    """Set the one deadline that an accepted attempt has, for a phase that begins now."""
+    attempt_id = held.attempt["attempt_id"]
+    due_at = now + _timeout(held.job, phase) + policy.deadline_slack
     if held.lease["cancel_requested"]:
         # Whoever was told to stop gains no time by going on.
         due_at = min([due_at, *deadlines_of(connection, attempt_id).values()])
     changes.clear_deadlines(connection, attempt_id, *ATTEMPT_DEADLINES)
-    partition = attempt["partition"]
+    partition = held.attempt["partition"]
     changes.set_deadline(
         connection, _DEADLINES[phase], attempt_id, partition=partition, due_at=due_at
     )
-    return replace(held, attempt=attempt, job=job)
+
+
+def start_again(
+    connection: sa.Connection, attempt: Row, job: Row, *, now: int, policy: LeasePolicy
+) -> None:
+    """Give the present phase of an accepted attempt a deadline, as if the phase began now."""
+    phase, attempt_id = AttemptState(attempt["state"]), attempt["attempt_id"]
+    changes.set_deadline(
+        connection,
+        _DEADLINES[phase],
+        attempt_id,
+        partition=attempt["partition"],
+        due_at=now + _timeout(job, phase) + policy.deadline_slack,
+    )
 
 
 def deadlines_of(connection: sa.Connection, attempt_id: str) -> Mapping[DeadlineKind, int]:

@@ -42,6 +42,7 @@ class PolicyInForce:
         return Injection(
             rules=self.policy.rules,
             nameable_pools=self.policy.nameable_pools,
+            longest_offline=self.policy.lease.longest_offline,
             version=self.version,
         )
 

@@ -25,7 +25,8 @@ _HOUR = 3_600_000
 class Forgotten:
     """How many attempts lost their log, and how many artifacts, caches and blobs were deleted.
 
-    `traces` counts delivered events, old cycles, idempotency keys, refusals and habits.
+    `traces` counts delivered events, old cycles, idempotency keys, refusals, habits and
+    findings.
     """
 
     logs: int
@@ -201,6 +202,7 @@ def _traces(
     """Name what only served its moment: a table's key, and which of its rows are old."""
     outbox, attempts, cycles = tables.outbox, tables.attempts, tables.cycles
     keys, refusals, habits = tables.idempotency, tables.refusals, tables.habits
+    findings = tables.findings
     # A stream that is not settled may go on, and numbers its events after those that are there.
     settled = sa.exists().where(
         attempts.c.attempt_id == outbox.c.stream, attempts.c.settled_at < before
@@ -211,6 +213,7 @@ def _traces(
         (keys.c.key, keys.c.created_at < before),
         (refusals.c.job_id, refusals.c.until_at < now),
         (habits.c.job_name, habits.c.noted_at < before),
+        (findings.c.finding_id, findings.c.seen_at < before),
     )
 
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
-from forgeyard.model.ids import LeaseId, RunnerId, SessionId, new_id
+from forgeyard.model.ids import RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
     PROTOCOL_VERSION,
@@ -20,24 +20,25 @@ from forgeyard.model.protocol import (
     Register,
     Registered,
 )
-from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState
-from forgeyard.model.transitions import LIVE_LEASE_STATES, SessionState
+from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState, Suspicion
+from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
 from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import (
     changes,
     codec,
-    fence,
     generations,
     lineage,
     liveness,
-    repair,
+    registrations,
+    reported,
     reports,
     tables,
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.penalties import penalise
+from forgeyard.store.reconcile import books
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
 POOL = "pol_default"
@@ -65,6 +66,7 @@ def register(
 
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
+        StaleRejected: the session that this very registration opened has ended.
     """
     _check(message)
     known = _id_of_name(connection, message.runner_name)
@@ -72,10 +74,13 @@ def register(
     runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
     now, here = database_now(connection), lineage.current(connection)
+    session_id = registrations.session_of(message, now=now, rng=rng)
+    if registrations.is_repeated(connection, runner, session_id):
+        return _registered(runner_id, session_id, policy, here.mark)
     _supersede(connection, runner, now=now)
     if here.hold is None:
         revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
-    session_id = _open_session(connection, runner_id, now=now, rng=rng)
+    _open_session(connection, runner_id, session_id, now=now)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
     _change(
@@ -85,24 +90,30 @@ def register(
         reason="its agent registered",
         now=now,
         session_id=session_id,
-        suspect=0,
+        suspect=Suspicion.NONE.value,
         pressure=ResourcePressure.NORMAL.value,
         last_seen_at=now,
         health=RunnerHealth.HEALTHY.value,
         health_reason=None,
         **introduced,
-        **repair.recount(connection, runner_id),
+        **books.recount(connection, runner_id, policy=policy),
     )
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
+    return _registered(runner_id, session_id, policy, here.mark)
+
+
+def _registered(
+    runner_id: str, session_id: SessionId, policy: LeasePolicy, store_mark: str
+) -> Registered:
     return Registered(
         runner_id=RunnerId(runner_id),
         session_id=session_id,
         renew_every=policy.renew_every,
         heartbeat_every=Millis(policy.session_silence // HEARTBEATS_PER_SILENCE),
         longest_back_off=policy.longest_back_off,
-        store_mark=here.mark,
+        store_mark=store_mark,
     )
 
 
@@ -166,9 +177,8 @@ def _introduced(message: Register, *, now: int) -> dict[str, object]:
 
 
 def _open_session(
-    connection: sa.Connection, runner_id: str, *, now: int, rng: random.Random
-) -> SessionId:
-    session_id = SessionId(_new_id("ses", now=now, rng=rng))
+    connection: sa.Connection, runner_id: str, session_id: SessionId, *, now: int
+) -> None:
     session = {
         "session_id": session_id,
         "runner_id": runner_id,
@@ -177,7 +187,6 @@ def _open_session(
         "last_seen_at": now,
     }
     changes.born(connection, SESSION, [session], reason="its agent registered", now=now)
-    return session_id
 
 
 def _new_id(prefix: str, *, now: int, rng: random.Random) -> str:
@@ -197,7 +206,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     now = database_now(connection)
     state = state_told(runner, message)
     able = _able(message, now=now)
-    said = {"suspect": 0, "pressure": message.pressure.value, **able}
+    said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
     _change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
@@ -205,12 +214,18 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     connection.execute(
         sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
     )
-    abandon = _not_held(connection, session_id, message.held, now=now)
+    abandon = reported.compare(connection, runner, message.held, now=now)
     report = message.report
     if report is not None and reports.differs(runner, reports.described(report, now=now)):
         generations.bump(connection)
     _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+
+
+def _suspicion(runner: Row) -> int:
+    """Clear what a sign of life clears; conflicts at commit are no matter of that (SP-036)."""
+    suspicion: int = runner["suspect"]
+    return suspicion if suspicion == Suspicion.CONFLICTS else Suspicion.NONE.value
 
 
 def _able(message: Heartbeat, *, now: int) -> dict[str, object]:
@@ -268,22 +283,6 @@ def _wanted(runner: Row) -> RunnerState | None:
     return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
 
 
-def _not_held(
-    connection: sa.Connection, session_id: str, held: tuple[LeaseId, ...], *, now: int
-) -> tuple[LeaseId, ...]:
-    """Pick the leases that an agent works for although they are not its own any more."""
-    if not held:
-        return ()
-    query = sa.select(_leases).where(
-        _leases.c.lease_id.in_(held),
-        _leases.c.session_id == session_id,
-        _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
-    )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    alive = {row["lease_id"] for row in rows if fence.ends_at(row) >= now}
-    return tuple(lease_id for lease_id in held if lease_id not in alive)
-
-
 def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) -> None:
     """End a session that its agent gives up; what it still holds is taken away.
 
@@ -303,17 +302,24 @@ def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) ->
 
 
 def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
-    """End the sessions that were not heard of for too long, although they could have been.
+    """Give silent runners no more work, and end those of their sessions that hold no lease.
 
-    Their leases expire by their own clocks: an agent may renew them while its heartbeats fail.
+    A lease lives by its own clock, and an agent may come back in time to go on with it: until then
+    its session stays open, however long it is silent.
     """
     now = database_now(connection)
     if liveness.renewals_are_out(connection, now=now, policy=policy):
         return 0
     limit = now - policy.lease.session_silence
+    offline = _runners.c.state == RunnerState.OFFLINE.value
     query = (
         sa.select(_sessions.c.runner_id, _sessions.c.session_id)
-        .where(_sessions.c.state == SessionState.OPEN.value, _sessions.c.last_seen_at < limit)
+        .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+        .where(
+            _sessions.c.state == SessionState.OPEN.value,
+            _sessions.c.last_seen_at < limit,
+            ~sa.and_(offline, _holds_lease(_sessions.c.session_id, now=now)),
+        )
         .order_by(_sessions.c.last_seen_at)
         .limit(LOSSES_PER_CALL)
     )
@@ -337,13 +343,25 @@ def _lose(
     limit = now - policy.lease.session_silence
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
-    reason = "its agent was silent for too long"
-    lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
+    reason, lost = "its agent was silent for too long", False
+    waits = connection.execute(sa.select(_holds_lease(session_id, now=now))).scalar_one()
+    if not waits:
+        lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
-        offline, lease = RunnerState.OFFLINE, policy.lease
-        penalise(connection, runner_id, points=DISCONNECT, now=now, policy=lease)
-        _change(connection, runner, offline, reason=reason, now=now, session_id=None)
+        if runner["state"] != RunnerState.OFFLINE:
+            penalise(connection, runner_id, points=DISCONNECT, now=now, policy=policy.lease)
+        kept = {} if waits else {"session_id": None}
+        _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, **kept)
     return int(lost)
+
+
+def _holds_lease(session_id: str | sa.ColumnElement[str], *, now: int) -> sa.ColumnElement[bool]:
+    """Tell whether an accepted lease of a session is alive, so that its agent may yet come back."""
+    return sa.exists().where(
+        _leases.c.session_id == session_id,
+        _leases.c.state == LeaseState.ACTIVE.value,
+        _leases.c.expires_at + _leases.c.grace_ms >= now,
+    )
 
 
 def drain(

@@ -86,7 +86,9 @@ def _mark(connection: sa.Connection, attempt: Row, *, now: int) -> None:
 
 
 def _is_undecided(attempt: Row, job: Row) -> bool:
-    """Tell whether the job still waits for the verdict on this very attempt."""
+    """Tell whether the job still waits for the verdict on this very attempt, no success."""
+    if attempt["state"] == AttemptState.SUCCEEDED:
+        return False
     newest = attempt["number"] == job["attempts_made"]
     return newest and attempt["accepted_at"] is not None and JobState(job["state"]) in DECIDABLE
 
@@ -96,8 +98,7 @@ def _decide(
 ) -> tuple[Row, str]:
     """Move the job to where the retry policy wants it; return it and why."""
     attempt, run = held.attempt, held.run
-    blame = FailureClass(attempt["failure_class"] or _BLAME[state])
-    charged = state in CHARGED and blame is not FailureClass.PREEMPTED
+    blame, charged = blame_of(attempt)
     job = _charge(connection, held.job) if charged else held.job
     stopped = job["cancel_reason"] is not None or run["state"] == RunState.CANCELLING
     verdict = decide(specs.retry(job), blame, job["attempts_charged"], cancelled=stopped)
@@ -111,6 +112,13 @@ def _decide(
         message=job["cancel_reason"] if stopped else attempt["message"],
     )
     return _give_up(connection, run, end, now=now, policy=policy)
+
+
+def blame_of(attempt: Row) -> tuple[FailureClass, bool]:
+    """Say why an attempt ended, and whether that uses up one of its job's attempts."""
+    state = AttemptState(attempt["state"])
+    blame = FailureClass(attempt["failure_class"] or _BLAME[state])
+    return blame, state in CHARGED and blame is not FailureClass.PREEMPTED
 
 
 def _charge(connection: sa.Connection, job: Row) -> Row:

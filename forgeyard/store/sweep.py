@@ -13,7 +13,9 @@ import sqlalchemy as sa
 from forgeyard.errors import Conflict, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState, LeaseState, RunState
+from forgeyard.scheduler.findings import FindingOutcome
 from forgeyard.store import (
+    beats,
     changes,
     groups,
     jobs,
@@ -28,10 +30,14 @@ from forgeyard.store import (
 )
 from forgeyard.store.changes import DeadlineKind
 from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.reconcile.look import Look
+from forgeyard.store.reconcile.passes import QUICK, repair
 from forgeyard.store.release import ATTEMPT_DEADLINES
-from forgeyard.store.repair import repair
 
 DUE_PER_SWEEP = 200
+REPAIRS_PER_SWEEP = 20
+EXPIRING_FOR = 4_000
+"""So long a sweep goes on with batches of lapsed leases; the next one begins at once then."""
 STUCK_AFTER = 30_000
 POSTPONED = 60_000
 """After so long a deadline that could not be enforced is tried again."""
@@ -50,6 +56,8 @@ class SweepResult:
     offers: int = 0
     """How many of the expired were offers that nobody had accepted."""
     alert: str = ""
+    more: bool = False
+    """Whether leases are left that have lapsed, so that the next sweep should not wait."""
 
 
 @dataclass(slots=True)
@@ -65,23 +73,26 @@ def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepR
 
     While the store is held it only tells so.
     """
-    tally = _Tally()
     with read(engine) as connection:
         held = lineage.why_held(connection)
-        if held:
-            alert = f"nothing is enforced: {held}; {lineage.ADVICE}"
-            return SweepResult(expired=0, due=0, settled=0, repaired=0, alert=alert)
-        lapsed = _lapsed(connection, partition, policy, tally)
+    if held:
+        _beat(engine, partition)
+        alert = f"nothing is enforced: {held}; {lineage.ADVICE}"
+        return SweepResult(expired=0, due=0, settled=0, repaired=0, alert=alert)
+    tally = _Tally()
+    more = _expire_all(engine, partition, policy, tally)
+    with read(engine) as connection:
         due = _due(connection, partition)
-    for lease_id, state in lapsed:
-        _apply(engine, state, lease_id, _expire, policy, tally)
+        look = Look(policy=policy, now=database_now(connection))
     for kind, entity_id in due:
         _apply(engine, kind, entity_id, _ENFORCE[kind], policy, tally)
     _apply(engine, "sessions", partition, _lose_sessions, policy, tally)
     _apply(engine, "woken", partition, _wake_stuck, policy, tally)
-    repaired = repair(engine)
+    mended = repair(engine, QUICK, look, limit=REPAIRS_PER_SWEEP).findings
+    repaired = len({one.within for one in mended if one.outcome is FindingOutcome.REPAIRED})
     if repaired:
         tally.alerts.append(f"the reservations of {repaired} runners were wrong and are repaired")
+    _beat(engine, partition)
     done = tally.done
     return SweepResult(
         expired=done.get(LeaseState.OFFERED, 0) + done.get(LeaseState.ACTIVE, 0),
@@ -90,7 +101,14 @@ def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepR
         settled=done.get(DeadlineKind.SETTLE, 0),
         repaired=repaired,
         alert="; ".join(tally.alerts),
+        more=more,
     )
+
+
+def _beat(engine: sa.Engine, partition: str) -> None:
+    """Say that the sweep came by."""
+    with write(engine) as connection:
+        beats.beat(connection, beats.sweep_of(partition))
 
 
 def _apply(
@@ -134,9 +152,41 @@ def _postpone(engine: sa.Engine, what: DeadlineKind | str, entity_id: str) -> No
         )
 
 
+def _expire_all(engine: sa.Engine, partition: str, policy: SchedulingPolicy, tally: _Tally) -> bool:
+    """Expire what has lapsed, batch after batch for a while; tell whether any is left (SP-066).
+
+    Before each batch it is asked anew whether renewals are served; more than one is an alert.
+    """
+    limit, after, until = policy.sweep.expiries_per_sweep, (0, ""), 0
+    while True:
+        with read(engine) as connection:
+            now = database_now(connection)
+            lapsed = _lapsed(connection, partition, policy, tally, after=after)
+        until = until or now + EXPIRING_FOR
+        for _, lease_id, state in lapsed[:limit]:
+            _apply(engine, state, lease_id, _expire, policy, tally)
+        if len(lapsed) <= limit:
+            return False
+        if not any(alert.startswith(_MANY) for alert in tally.alerts):
+            tally.alerts.append(f"{_MANY} {limit} leases lapsed at once; they end in batches")
+        if now >= until:
+            return True
+        # Those that could not be ended are passed over; the next sweep tries them again.
+        expires_at, lease_id, _ = lapsed[limit - 1]
+        after = (expires_at, lease_id)
+
+
+_MANY = "more than"
+
+
 def _lapsed(
-    connection: sa.Connection, partition: str, policy: SchedulingPolicy, tally: _Tally
-) -> list[tuple[str, LeaseState]]:
+    connection: sa.Connection,
+    partition: str,
+    policy: SchedulingPolicy,
+    tally: _Tally,
+    *,
+    after: tuple[int, str],
+) -> list[tuple[int, str, LeaseState]]:
     """List leases whose time has passed, oldest first, unless nobody could renew them."""
     now = database_now(connection)
     leases, attempts = tables.leases, tables.attempts
@@ -146,22 +196,25 @@ def _lapsed(
             leases.c.state == LeaseState.ACTIVE.value, leases.c.expires_at + leases.c.grace_ms < now
         ),
     )
-    limit = policy.sweep.expiries_per_sweep
     query = (
-        sa.select(leases.c.lease_id, leases.c.state)
+        sa.select(leases.c.expires_at, leases.c.lease_id, leases.c.state)
         .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
-        # The bare bound lets the index serve; a grace only makes a lease live longer.
-        .where(lapsed, leases.c.expires_at < now, attempts.c.partition == partition)
+        .where(
+            lapsed,
+            # The bare bound lets the index serve; a grace only makes a lease live longer.
+            leases.c.expires_at < now,
+            sa.tuple_(leases.c.expires_at, leases.c.lease_id) > after,
+            attempts.c.partition == partition,
+        )
         .order_by(leases.c.expires_at, leases.c.lease_id)
-        .limit(limit + 1)
+        .limit(policy.sweep.expiries_per_sweep + 1)
     )
-    found = [(lease_id, LeaseState(state)) for lease_id, state in connection.execute(query)]
+    rows = connection.execute(query)
+    found = [(expires_at, lease_id, LeaseState(state)) for expires_at, lease_id, state in rows]
     if found and liveness.renewals_are_out(connection, now=now, policy=policy):
         tally.alerts.append("renewals are not being served; no lease is expired meanwhile")
         return []
-    if len(found) > limit:
-        tally.alerts.append(f"more than {limit} leases lapsed at once; the rest wait")
-    return found[:limit]
+    return found
 
 
 def _due(connection: sa.Connection, partition: str) -> list[tuple[DeadlineKind, str]]:

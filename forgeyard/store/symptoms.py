@@ -4,18 +4,21 @@ import sqlalchemy as sa
 
 from forgeyard.model.policy import HOUR, SchedulingPolicy
 from forgeyard.model.transitions import LeaseState
-from forgeyard.scheduler.doctor import LATE, Misreserved, PoolStanding, Symptoms
+from forgeyard.scheduler.doctor import LATE, PoolStanding, Symptoms
 from forgeyard.store import (
+    beats,
     figures,
+    findings,
     lineage,
     liveness,
     outbox,
     parked_classes,
-    repair,
     snapshot,
     tables,
 )
 from forgeyard.store.engine import database_now
+from forgeyard.store.reconcile import books
+from forgeyard.store.reconcile.look import Look
 
 _leases = tables.leases
 
@@ -30,16 +33,10 @@ def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingP
         snapshot=snapshot.load(connection, partition, policy, standing=parked_classes.ALL_OPEN),
         pools=_pools(connection),
         strays=_strays(connection),
-        misreserved=tuple(
-            Misreserved(
-                runner=one.name,
-                dimension=one.dimension,
-                reserved=one.reserved,
-                booked=one.booked,
-                held=one.held,
-            )
-            for one in repair.discrepancies(connection)
-        ),
+        misreserved=tuple(books.find(connection, Look(policy=policy, now=now))),
+        found_lately=findings.recent(connection, now=now, most=findings.MOST),
+        swept_ms=beats.age_ms(connection, beats.sweep_of(partition), now=now),
+        reconciled_ms=beats.age_ms(connection, beats.reconciliation_of(partition), now=now),
         offers=offers,
         oldest_offer_ms=None if oldest is None else max(0, now - oldest),
         overdue_leases=figures.overdue_leases(connection, now=swept),

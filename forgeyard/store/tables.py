@@ -31,6 +31,7 @@ __all__ = [
     "cycles",
     "deadlines",
     "device_holds",
+    "findings",
     "generations",
     "habits",
     "held_room",
@@ -218,6 +219,7 @@ leases = sa.Table(
     number("expires_at"),  # of the offer, then of the execution; this is its deadline row
     number("ended_at", nullable=True),
     text("preempted_for", nullable=True),  # the job for which its runner is being cleared
+    number("unreported_since", nullable=True),  # no heartbeat of its runner has named it since
     text("charged", nullable=True),  # [Charge], JSON: what its scopes give back if it is refused
     sa.UniqueConstraint("attempt_id"),
     sa.UniqueConstraint("job_id", "epoch"),
@@ -442,10 +444,26 @@ audit = sa.Table(
     text("detail"),
 )
 
+findings = sa.Table(
+    "findings",
+    metadata,
+    sa.Column("finding_id", SERIAL, primary_key=True, autoincrement=True),
+    text("kind"),  # FindingKind
+    text("entity"),
+    text("found"),  # what was so
+    text("expected"),  # what should have been, and is if it was repaired
+    text("outcome"),  # repaired, reported, failed
+    number("at"),
+    number("seen_at"),  # the last time; what was only reported may stand for long
+    sa.Index("ix_findings_kind_entity", "kind", "entity"),
+    sa.Index("ix_findings_seen_at", "seen_at"),
+)
+
 liveness = sa.Table(
     "liveness",
     metadata,
-    sa.Column("service", sa.Text, primary_key=True),  # `renewal`: any API process that serves it
+    # `renewal`: any API process that serves it; `sweep/…`, `reconcile/…`: upkeep of a partition
+    sa.Column("service", sa.Text, primary_key=True),
     number("beat_at"),
     number("gaps", default=0),  # outages bridged so far
 )

@@ -96,11 +96,6 @@ class Cluster(Plant):
         urls = tuple(self.url_of(name) for name in names or self.ports)
         return Client(Endpoint(urls=urls, token=self.token))
 
-    @property
-    def token(self) -> str:
-        """Tell the token that opens every API."""
-        return self._token_file.read_text().strip()
-
     def newest_lease(self) -> str:
         """Name the lease that was granted last."""
         newest = sa.select(sa.func.max(tables.leases.c.lease_id).label("lease_id"))

@@ -1,16 +1,22 @@
 """One plant for each module and database; rounds for each test."""
 
+import re
 import shutil
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 
+from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from tests.chaos.plant import Plant, running
 from tests.chaos.rounds import Rounds
+from tests.conftest import FAULT
 from tests.history.checker import demand_consistent, summary
+
+ON_POSTGRESQL = pytest.mark.parametrize("database", ["postgresql"], indirect=True, scope="module")
+"""Marks modules whose fault has nothing to do with which database there is."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -21,12 +27,23 @@ def pytest_runtest_makereport(
     report = yield
     given = getattr(item, "funcargs", {})
     plant, rounds = given.get("plant"), given.get("rounds")
+    if call.when == "call" and isinstance(rounds, Rounds):
+        report.user_properties.append((FAULT, rounds.row() | {"fault": _fault(item)}))
     if report.failed and isinstance(rounds, Rounds):
         report.sections.append(("replay with", rounds.replay()))
     if report.failed and isinstance(plant, Plant):
         report.sections.append(("logs of the plant", plant.tails(40)))
-        report.sections.append(("history", plant.story()))
+        with suppress(StoreUnavailable):
+            report.sections.append(("history", plant.story()))
     return report
+
+
+def _fault(item: pytest.Item) -> str:
+    """Name a fault of the test plan by what the test, or its module, says it is."""
+    for said in (getattr(item, "function", None), getattr(item, "module", None)):
+        if found := re.search(r"\bF\d+\b", getattr(said, "__doc__", None) or ""):
+            return found.group()
+    return ""
 
 
 @pytest.fixture
@@ -66,11 +83,21 @@ def policy() -> SchedulingPolicy:
 
 
 @pytest.fixture(scope="module")
+def settings() -> Mapping[str, str]:
+    """Configure the processes; a module that puts a proxy before one says so itself."""
+    return {}
+
+
+@pytest.fixture(scope="module")
 def _plant(
-    tmp_path_factory: pytest.TempPathFactory, database: str, policy: SchedulingPolicy
+    tmp_path_factory: pytest.TempPathFactory,
+    database: str,
+    policy: SchedulingPolicy,
+    settings: Mapping[str, str],
 ) -> Iterator[Plant]:
     folder = tmp_path_factory.mktemp("plant")
-    with running(Plant(folder=folder, url=database, policy=policy)) as plant:
+    built = Plant(folder=folder, url=database, policy=policy, settings=settings)
+    with running(built) as plant:
         yield plant
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import psutil
 import sqlalchemy as sa
 
+from tests.chaos.proxy import Proxy
 from tests.conftest import start_postgresql
 
 if TYPE_CHECKING:
@@ -93,6 +94,26 @@ class FrozenServer:
         for process in self._frozen:
             process.send_signal(signal.SIGCONT)
         self._frozen = []
+
+
+@dataclass(kw_only=True)
+class CutNetwork:
+    """A PostgreSQL server that nobody reaches: connections stand, and nothing arrives on them."""
+
+    proxy: Proxy
+
+    def begin(self) -> None:
+        """Let nothing through, either way."""
+        self.proxy.blackhole()
+
+    def end(self) -> None:
+        """Let everything through, what was under way first."""
+        self.proxy.clear()
+
+
+def socket_of(url: sa.URL) -> Path:
+    """Tell where the server of a database listens."""
+    return Path(str(url.query["host"])) / ".s.PGSQL.5432"
 
 
 def family(server: "PostgresServer") -> list[psutil.Process]:

@@ -23,6 +23,7 @@ import sqlalchemy as sa
 
 from activities import contracts
 from forgeyard.config import StoreConfig
+from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import tables
 from forgeyard.store.engine import open_engine, read
@@ -129,16 +130,26 @@ class Plant:
             self.temporal.start()
         self.until_ready()
 
-    def start_worker(self, *, name: str = "worker", **fault: Any) -> Process:
+    def start_worker(
+        self, *, name: str = "worker", settings: Mapping[str, str] = {}, **fault: Any
+    ) -> Process:
         """Start a worker: a stand-in of the product's, which records what it does to leases."""
-        return self._start_part("worker", name, fault)
+        return self._start_part("worker", name, settings, fault)
 
-    def start_api(self, **fault: Any) -> Process:
-        """Start the API."""
-        return self._start_part("api", "api", fault)
+    def start_api(
+        self, *, name: str = "api", settings: Mapping[str, str] = {}, **fault: Any
+    ) -> Process:
+        """Start an API."""
+        return self._start_part("api", name, settings, fault)
 
     def start_agent(
-        self, name: str = "", *, url: str = "", jobs: int = 8, labels: Mapping[str, str] = {}
+        self,
+        name: str = "",
+        *,
+        url: str = "",
+        jobs: int = 8,
+        labels: Mapping[str, str] = {},
+        **fault: Any,
     ) -> Process:
         """Start an agent that registers by this name, or by a fresh one."""
         self.agent_names += not name
@@ -146,9 +157,11 @@ class Plant:
         url = url or f"http://127.0.0.1:{self.agent_port}"
         work_dir = self.folder / "agents" / name
         join = ("agent", "--join", url, "--token-file", str(self._token_file))
+        command = (*join, "--name", name, "--work-dir", str(work_dir))
+        order = {"part": "agent", "arguments": command, **fault}
         return self._open(
             name,
-            (*_forgeyard(), *join, "--name", name, "--work-dir", str(work_dir)),
+            _stand_in(order) if fault else (*_forgeyard(), *command),
             FORGEYARD_AGENT__JOBS=str(jobs),
             FORGEYARD_AGENT__LABELS=json.dumps(dict(labels)),
             FORGEYARD_AGENT__HEADROOM_MEMORY="0",
@@ -166,6 +179,10 @@ class Plant:
             or_say=lambda: f"not online: {names}\n{self.tails()}",
         )
 
+    def until_offline(self, agent: Process) -> None:
+        """Wait until an agent is not given work any more."""
+        until(lambda: self.runner(agent.name)["state"] == "offline", or_say=self.tails)
+
     def until_ready(self) -> None:
         """Wait until the API answers."""
 
@@ -174,13 +191,17 @@ class Plant:
                 return self.http.get("/readyz").is_success
             return False
 
-        until(answers, or_say=lambda: f"the API does not answer\n{self.tails()}")
+        until(answers, within_s=150, or_say=lambda: f"the API does not answer\n{self.tails()}")
 
     def end_agents(self) -> None:
         """End every agent and whatever its jobs left."""
-        for process in [p for p in self.processes.values() if p.name not in ("worker", "api")]:
-            process.end(signal.SIGINT)
-            del self.processes[process.name]
+        for name in self.agents():
+            self.processes.pop(name).end(signal.SIGINT)
+
+    def agents(self) -> Sequence[str]:
+        """Name the agents that were started."""
+        kept = ("worker", "api", "old")
+        return [name for name in self.processes if not name.startswith(kept)]
 
     def close(self) -> None:
         """End everything."""
@@ -191,11 +212,11 @@ class Plant:
         self.http.close()
         self.engine.dispose()
 
-    def _start_part(self, part: str, name: str, fault: Mapping[str, Any]) -> Process:
-        usual = {"fault": None, "victims": (), "standby": False, "history": str(self.history)}
-        order = json.dumps({"part": part, "policy": asdict(self.policy), **usual, **fault})
-        script = (sys.executable, str(Path(standin.__file__)), order)
-        return self._open(name, script, PYTHONPATH=str(ROOT))
+    def _start_part(
+        self, part: str, name: str, settings: Mapping[str, str], fault: Mapping[str, Any]
+    ) -> Process:
+        usual = {"policy": asdict(self.policy), "history": str(self.history)}
+        return self._open(name, _stand_in({"part": part, **usual, **fault}), **settings)
 
     def _open(self, name: str, command: Sequence[str], **extra: str) -> Process:
         log = self.folder / f"{name}.log"
@@ -218,6 +239,7 @@ class Plant:
         kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         return {
             **kept,
+            "PYTHONPATH": str(ROOT),
             "FORGEYARD_DATA_DIR": str(self.folder / "data"),
             "FORGEYARD_STORE__URL": self.url,
             "FORGEYARD_TEMPORAL__ADDRESS": self.temporal.address,
@@ -227,6 +249,10 @@ class Plant:
         }
 
     @property
+    def token(self) -> str:
+        """Give the secret that people and agents present."""
+        return self._token_file.read_text().strip()
+
     def history(self) -> Path:
         """Tell where every worker and API records what it does to leases."""
         return self.folder / "history"
@@ -239,28 +265,30 @@ class Plant:
 
     def submit(self, *, name: str = "chaos", **jobs: Mapping[str, object]) -> str:
         """Submit a run over HTTP; return its id."""
-        document = {"name": name, "jobs": {key.replace("_", "-"): job for key, job in jobs.items()}}
-        answer = self._post(document)
+        answer = self.offer(name=name, **jobs)
         answer.raise_for_status()
         return str(answer.json()["run_id"])
 
-    def _post(self, document: Mapping[str, object]) -> httpx.Response:
-        return self._call("POST", "/v1/runs", {"document": document, "submitted_by": "chaos"})
+    def offer(self, *, name: str = "chaos", **jobs: Mapping[str, object]) -> httpx.Response:
+        """Submit a run over HTTP, whatever the answer."""
+        document = {"name": name, "jobs": {key.replace("_", "-"): job for key, job in jobs.items()}}
+        return self._post("/v1/runs", {"document": document, "submitted_by": "chaos"})
 
-    def ask(self, method: str, path: str, body: Mapping[str, object] | None = None) -> Any:
-        """Call the public API as an operator; return what it answers."""
-        answer = self._call(method, path, body)
+    def order(self, path: str, body: Mapping[str, object]) -> None:
+        """Do over HTTP what an operator does."""
+        self._post(path, body).raise_for_status()
+
+    def _post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.token}"}
+        return self.http.post(path, json=body, headers=headers, timeout=30)
+
+    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Read over HTTP what an operator asks for, or is answered to an order."""
+        headers = {"authorization": f"Bearer {self.token}"}
+        method = "GET" if body is None else "POST"
+        answer = self.http.request(method, path, json=body, headers=headers, timeout=30)
         answer.raise_for_status()
         return answer.json()
-
-    def _call(self, method: str, path: str, body: Mapping[str, object] | None) -> httpx.Response:
-        return self.http.request(
-            method,
-            path,
-            json=body,
-            headers={"authorization": f"Bearer {self._token_file.read_text().strip()}"},
-            timeout=30,
-        )
 
     def file(self, name: str) -> Path:
         """Name a file that jobs and tests both see."""
@@ -268,17 +296,20 @@ class Plant:
         path.parent.mkdir(exist_ok=True)
         return path
 
-    def submission_status(self, script: str) -> int:
-        """Try to submit a run; return the HTTP status of the answer."""
-        answer = self._post({"name": "refused", "jobs": {"job": a_job(script)}})
-        return answer.status_code
-
     # What is so
 
     def rows(self, query: sa.Select) -> list[dict[str, Any]]:
         """Read rows."""
         with read(self.engine) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
+
+    def has_database(self) -> bool:
+        """Tell whether rows can be read."""
+        try:
+            self.gaps()
+        except StoreUnavailable:
+            return False
+        return True
 
     def run_state(self, run_id: str) -> str:
         """Read the state of a run."""
@@ -299,6 +330,12 @@ class Plant:
         """Read how the attempts of a job stand, oldest first."""
         return [row["state"] for row in self.attempts(run_id) if row["job"] == job]
 
+    def job_state(self, run_id: str, job: str) -> str:
+        """Read the state of a job."""
+        jobs = tables.jobs
+        query = sa.select(jobs.c.state).where(jobs.c.run_id == run_id, jobs.c.name == job)
+        return str(self.rows(query)[0]["state"])
+
     def leases(self, run_id: str) -> list[dict[str, Any]]:
         """Read a run's leases."""
         leases, jobs = tables.leases, tables.jobs
@@ -317,6 +354,16 @@ class Plant:
         rows = self.rows(sa.select(outbox).where(outbox.c.stream.in_(ids), waiting))
         return [row for row in rows if kind in ("", row["kind"])]
 
+    def gaps(self) -> int:
+        """Count the outages of ours that were bridged so far."""
+        query = sa.select(sa.func.coalesce(sa.func.sum(tables.liveness.c.gaps), 0).label("gaps"))
+        return int(self.rows(query)[0]["gaps"])
+
+    def runner(self, name: str) -> dict[str, Any]:
+        """Read the row of a runner."""
+        (row,) = self.rows(sa.select(tables.runners).where(tables.runners.c.name == name))
+        return row
+
     def audited(self, action: str, lease_id: str) -> list[str]:
         """Read what the audit trail says of a lease."""
         audit = tables.audit
@@ -325,7 +372,7 @@ class Plant:
         )
         return [row["detail"] for row in self.rows(query)]
 
-    def until_state(self, run_id: str, state: str, *, within_s: float = 60.0) -> None:
+    def until_state(self, run_id: str, state: str, *, within_s: float = 120.0) -> None:
         """Wait until a run is in a state."""
         until(
             lambda: self.run_state(run_id) == state,
@@ -344,7 +391,7 @@ class Plant:
         """Insist on what must hold at any moment."""
         assert not violations(self.engine, of=ALWAYS)
 
-    def demand_rest(self, *, within_s: float = 40.0) -> None:
+    def demand_rest(self, *, within_s: float = 90.0) -> None:
         """Insist that everything comes to rest, and on what must hold then."""
         until(
             lambda: not violations(self.engine, of=AT_REST),
@@ -464,6 +511,18 @@ FAILS_ONCE: Final = a_job(
 )
 
 
+def works_until(gate: Path, beat: Path) -> str:
+    """Write a script that touches a file of its attempt ten times a second until another is there.
+
+    `BEAT-N.began` tells when attempt N began, `BEAT-N` when it was last at work.
+    """
+    mine = f"{beat}-$FORGEYARD_ATTEMPT"
+    return (
+        f"touch {mine} {mine}.began\ni=0\n"
+        f"while [ ! -e {gate} ] && [ $i -lt 900 ]; do touch {mine}; sleep 0.1; i=$((i+1)); done"
+    )
+
+
 def lives(pid: int) -> bool:
     """Tell whether a process can still do anything."""
     return is_alive(pid)
@@ -477,6 +536,10 @@ def running(plant: Plant) -> Iterator[Plant]:
         yield plant
     finally:
         plant.close()
+
+
+def _stand_in(order: Mapping[str, Any]) -> tuple[str, ...]:
+    return (sys.executable, str(Path(standin.__file__)), json.dumps(order))
 
 
 def _forgeyard() -> tuple[str, ...]:

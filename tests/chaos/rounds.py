@@ -37,6 +37,15 @@ class Rounds:
         self._seconds[f"{what}, goal {goal_s:g} s"].append(seconds)
         assert seconds <= goal_s, f"{what}: {seconds:.1f} s, goal {goal_s:g} s"
 
+    def note(self, what: str, value: object) -> None:
+        """Have something printed that was measured."""
+        self.record(what, str(value))
+
+    def row(self) -> dict[str, object]:
+        """Sum up for the table at the end of the session, also of a test that has failed."""
+        seconds = [each for all_of_one in self._seconds.values() for each in all_of_one]
+        return {"runs": self.number, "hits": self.hits, "seconds": seconds}
+
     def replay(self) -> str:
         """Tell how to have this very round again."""
         return f"--chaos-seed {self.seed} --chaos-rounds {self.number}: it was the last of these"

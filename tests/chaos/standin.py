@@ -1,8 +1,7 @@
-"""A worker or an API as a process of its own: the product's, but for its policy and one fault.
+"""A worker, an API or an agent as a process of its own: the product's, but for one fault.
 
-Run as a script with one argument, JSON: `part` (worker, api), `policy`, `fault`, `victims` (pids
-that die with this process), `tally` (a file for what the fault did), `standby` (prepared, it
-begins only on SIGUSR1) and `history` (a folder, where it records what it does to leases).
+Run as a script with one argument, JSON; `Order` says what may stand there. Faults are named here
+and not in the product: each wraps functions of the product before it starts.
 """
 
 import asyncio
@@ -13,10 +12,13 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from pydantic import TypeAdapter
@@ -26,41 +28,70 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities import contracts, starts
 from activities.scheduling import SchedulingActivities
-from forgeyard import config
+from forgeyard import clock, config
 from forgeyard.api.serve import serve
+from forgeyard.cli.main import main as command_line
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import commit, grants
 from tests.history import recorder
 from worker import wiring
 from worker.main import run_worker
 
 AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
 BEFORE_COMMIT, WITHIN_COMMIT = "before_commit", "within_commit"
-SHUFFLED = "shuffled"
+KILLED_WITHIN_COMMIT = "killed_within_commit"
+SHUFFLED, TALLIED = "shuffled", "tallied"
 STANDS_BY = "stands by"
+_struck: "list[Order]" = []
+"""Whose moment has come; numbers of the dead may be another's by the next time."""
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
 
 
-def main(order: dict[str, Any]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What to be, and what is to go wrong."""
+
+    part: str
+    """worker, api or agent."""
+    policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
+    fault: str | None = None
+    victims: tuple[int, ...] = ()
+    """Processes that are killed at the fault's moment."""
+    survives: bool = False
+    """Whether this process lives on after that moment."""
+    tally: str = ""
+    """A file for what the fault did."""
+    seed: int = 1
+    standby: bool = False
+    """Prepared, it begins only on SIGUSR1."""
+    history: str = ""
+    """A folder, where it records what it does to leases."""
+    skew_s: float = 0.0
+    """How far ahead of everybody else's its clock is."""
+    arguments: tuple[str, ...] = ()
+    """An agent's command line."""
+
+
+def main(order: Order) -> None:
     """Run until told to stop."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    policy = TypeAdapter(SchedulingPolicy).validate_python(order["policy"])
-    fault = order["fault"]
-    if fault in (AFTER_PLAN, AFTER_COMMIT):
-        deadly(fault, order["victims"])
-    if fault == SHUFFLED:
-        shuffled(Path(order["tally"]), random.Random(order["seed"]))
-    recorder.begin(Path(order["history"]), actor=order["part"])
-    if fault in (BEFORE_COMMIT, WITHIN_COMMIT):
-        sleepy(fault)
+    if order.skew_s:
+        skew(timedelta(seconds=order.skew_s))
+    if order.history:
+        recorder.begin(Path(order.history), actor=order.part)
+    if order.fault is not None:
+        FAULTS[order.fault](order)
+    if order.part == "agent":
+        sys.argv[1:] = order.arguments
+        command_line()
+        return
     settings = config.load()
-    if order["standby"]:
+    if order.standby:
         logging.info(STANDS_BY)
         signal.sigwait({signal.SIGUSR1})
-    if order["part"] == "worker":
-        asyncio.run(until_told(lambda stop: run_worker(settings, stop, policy=policy)))
-    else:
-        asyncio.run(until_told(lambda stop: serve(settings, stop, policy=policy)))
+    run = run_worker if order.part == "worker" else serve
+    asyncio.run(until_told(lambda stop: run(settings, stop, policy=order.policy)))
 
 
 async def until_told(run: Callable[[asyncio.Event], Any]) -> None:
@@ -70,32 +101,80 @@ async def until_told(run: Callable[[asyncio.Event], Any]) -> None:
     await run(stop)
 
 
-def deadly(moment: str, victims: list[int]) -> None:
-    """Die at a moment of the scheduling cycle, as if the power went, and take the victims along."""
+def skew(by: timedelta) -> None:
+    """Let this process believe that it is later, or earlier, than it is."""
+    right = time.time
+    time.time = lambda: right() + by.total_seconds()
+    clock.now = lambda: datetime.fromtimestamp(right(), UTC) + by
+    print(f"clock reads {clock.now().isoformat()}, {by} off", flush=True)
 
-    def die() -> None:
-        for pid in (*victims, os.getpid()):
-            os.kill(pid, signal.SIGKILL)
 
-    class Deadly(SchedulingActivities):
+def strike(order: Order) -> None:
+    """Kill the victims, once, as if the power went, and this process unless it survives."""
+    victims = () if _struck else order.victims
+    _struck.append(order)
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    if not order.survives:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def after_plan(order: Order) -> None:
+    """Strike when a plan with placements is stored, and its activity has not said so."""
+
+    class Struck(SchedulingActivities):
         @activity.defn(name="cycle.plan", no_thread_cancel_exception=True)
         def plan_cycle(self, request: contracts.Partition) -> contracts.CyclePlan:
             plan = super().plan_cycle(request)
-            if moment == AFTER_PLAN and plan.planned:
-                die()
+            if plan.planned:
+                strike(order)
             return plan
 
+    wiring.SchedulingActivities = Struck
+
+
+def killed_within_commit(order: Order) -> None:
+    """Strike when grants are written, and their transaction has not been committed."""
+    write = grants.write
+
+    def written(connection: Any, granted: Any, *rest: Any, **named: Any) -> None:
+        write(connection, granted, *rest, **named)
+        if granted:
+            strike(order)
+
+    commit.grants.write = written
+
+
+def after_commit(order: Order) -> None:
+    """Strike when grants are committed, and their activity has not said so."""
+
+    class Struck(SchedulingActivities):
         @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
         def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
             done = super().commit_cycle(request)
             if done.granted:
-                die()
+                strike(order)
             return done
 
-    wiring.SchedulingActivities = Deadly
+    wiring.SchedulingActivities = Struck
 
 
-def sleepy(moment: str) -> None:
+def tallied(order: Order) -> None:
+    """Write down what every commit was told to have granted, once it was told."""
+    tally = Path(order.tally)
+
+    class Tallied(SchedulingActivities):
+        @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
+        def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
+            done = super().commit_cycle(request)
+            with tally.open("a") as file:
+                file.write(f"{request.cycle_id} {done.granted}\n")
+            return done
+
+    wiring.SchedulingActivities = Tallied
+
+
+def sleepy(order: Order) -> None:
     """Freeze once, in the first commit: before its transaction, or when all of it is written."""
     here, woken = threading.local(), threading.Event()
 
@@ -107,7 +186,7 @@ def sleepy(moment: str) -> None:
     class Sleepy(SchedulingActivities):
         @activity.defn(name="cycle.commit", no_thread_cancel_exception=True)
         def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
-            if moment == BEFORE_COMMIT:
+            if order.fault == BEFORE_COMMIT:
                 freeze()
             here.is_commit = True
             try:
@@ -117,14 +196,15 @@ def sleepy(moment: str) -> None:
 
     @sa.event.listens_for(sa.Engine, "commit")
     def _holding_every_lock(_connection: sa.Connection) -> None:
-        if moment == WITHIN_COMMIT and getattr(here, "is_commit", False):
+        if order.fault == WITHIN_COMMIT and getattr(here, "is_commit", False):
             freeze()
 
     wiring.SchedulingActivities = Sleepy
 
 
-def shuffled(tally: Path, rng: random.Random) -> None:
+def shuffled(order: Order) -> None:
     """Send every message of the relay late, often twice, and old ones again after newer ones."""
+    tally, rng = Path(order.tally), random.Random(order.seed)
     start, wake = starts.start_attempt, starts.wake_loop
     sent: list[Message] = []
 
@@ -165,5 +245,17 @@ def shuffled(tally: Path, rng: random.Random) -> None:
     starts.start_attempt, starts.wake_loop = start_attempt, wake_loop
 
 
+FAULTS: Final[Mapping[str, Callable[[Order], None]]] = {
+    AFTER_PLAN: after_plan,
+    BEFORE_COMMIT: sleepy,
+    WITHIN_COMMIT: sleepy,
+    KILLED_WITHIN_COMMIT: killed_within_commit,
+    AFTER_COMMIT: after_commit,
+    TALLIED: tallied,
+    SHUFFLED: shuffled,
+}
+"""The moments and manners of failing that a test can name."""
+
+
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(TypeAdapter(Order).validate_python(json.loads(sys.argv[1])))

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from forgeyard.model.policy import SchedulingPolicy
-from tests.chaos.cable import Cable
 from tests.chaos.plant import Plant, Process, a_job, lives, until, waits_for
+from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 
@@ -19,12 +19,12 @@ def policy() -> SchedulingPolicy:
     return SHORT
 
 
-def cabled(plant: Plant) -> tuple[Cable, Process]:
-    """Start an agent that only a cable joins to the API."""
-    cable = Cable(plant.agent_port)
-    agent = plant.start_agent(url=cable.url)
+def proxied(plant: Plant) -> tuple[Proxy, Process]:
+    """Start an agent that only a proxy joins to the API."""
+    proxy = Proxy(target=plant.agent_port)
+    agent = plant.start_agent(url=proxy.url)
     plant.until_online(agent)
-    return cable, agent
+    return proxy, agent
 
 
 def test_a_result_that_comes_after_the_lease_lapsed_is_refused_and_audited(
@@ -41,16 +41,16 @@ def demand_late_result_refused(plant: Plant, rounds: Rounds, rng: Random) -> Non
     mark = f"{rng.random()}"
     gate, never, pids = (plant.file(f"{name}-{mark}") for name in ("gate", "never", "pids"))
     again = "[ $FORGEYARD_ATTEMPT -ge 2 ] && exit 0\n"
-    cable, frozen = cabled(plant)
+    proxy, frozen = proxied(plant)
     run_id = plant.submit(
         late=a_job(again + waits_for(gate)),
         long=a_job(again + waits_for(never, say=f"echo $$ >> {pids}")),
     )
     plant.until_running(run_id, "late", "long")
     until(lambda: pids.exists() and pids.read_text().endswith("\n"))
-    cable.keep_requests("/complete")
+    proxy.keep_requests("/complete")
     gate.touch()
-    assert cable.held.wait(20)
+    assert proxy.held.wait(20)
     frozen.freeze()
     plant.until_online(plant.start_agent())
     plant.until_state(run_id, "succeeded")
@@ -58,14 +58,14 @@ def demand_late_result_refused(plant: Plant, rounds: Rounds, rng: Random) -> Non
         assert plant.states(run_id, job)[0] == "lost"
     assert lives(int(pids.read_text()))
     lease_id = lease_of(plant, run_id, "late")
-    cable.release()
+    proxy.clear()
     until(lambda: plant.audited("attempt.late_result_rejected", lease_id))
     rounds.hit()
     frozen.thaw()
     until(lambda: not lives(int(pids.read_text())), or_say=plant.tails)
     plant.demand_rest()
     plant.end_agents()
-    cable.close()
+    proxy.close()
 
 
 def lease_of(plant: Plant, run_id: str, job: str) -> str:
@@ -90,17 +90,17 @@ def test_an_agent_frozen_between_accepting_and_starting_starts_nothing_afterward
 def demand_nothing_started(plant: Plant, rounds: Rounds, rng: Random) -> None:
     mark = f"{rng.random()}"
     ran = plant.file(f"ran-{mark}")
-    cable, frozen = cabled(plant)
-    cable.keep_answers("/progress")
+    proxy, frozen = proxied(plant)
+    proxy.keep_answers("/progress")
     run_id = plant.submit(job=a_job(f"echo $FORGEYARD_ATTEMPT >> {ran}"))
-    assert cable.held.wait(30), plant.tails()
+    assert proxy.held.wait(30), plant.tails()
     frozen.freeze()
     if plant.states(run_id, "job") == ["running"] and not ran.exists():
         rounds.hit()
     plant.until_online(plant.start_agent())
     plant.until_state(run_id, "succeeded")
     assert plant.states(run_id, "job")[0] == "lost"
-    cable.release()
+    proxy.clear()
     frozen.thaw()
     until(lambda: "lease lost" in frozen.log.read_text(), or_say=plant.tails)
     attempts = ran.read_text().split()
@@ -108,4 +108,4 @@ def demand_nothing_started(plant: Plant, rounds: Rounds, rng: Random) -> None:
     assert "1" not in attempts
     plant.demand_rest()
     plant.end_agents()
-    cable.close()
+    proxy.close()

@@ -1,5 +1,6 @@
 """An agent dies with its work: the server tries it elsewhere, its successor ends what was left."""
 
+from collections.abc import Sequence
 from random import Random
 
 import pytest
@@ -64,3 +65,44 @@ def demand_lost_and_tried_elsewhere(plant: Plant, rounds: Rounds, rng: Random) -
     assert len(pids.read_text().split()) == 1
     plant.demand_rest()
     plant.end_agents()
+
+
+def test_a_job_that_kills_whatever_runs_it_fails_and_leaves_the_runners_well(
+    plant: Plant, rounds: Rounds
+) -> None:
+    """F29: three runners, each of which is started again by its supervisor."""
+    agents = [plant.start_agent() for _ in range(3)]
+    plant.until_online(*agents)
+    for rng in rounds.of("the job killed an agent with each of its attempts"):
+        demand_poison_contained(plant, rounds, rng, [agent.name for agent in agents])
+
+
+def demand_poison_contained(
+    plant: Plant, rounds: Rounds, rng: Random, names: Sequence[str]
+) -> None:
+    bystander = plant.file(f"gate-{rng.random()}")
+    once = {"retry": {"max-attempts": 3}}
+    run_id = plant.submit(
+        poison=a_job("kill -9 $PPID; sleep 60", **once), other=a_job(waits_for(bystander))
+    )
+    killed = 0
+
+    def is_over() -> bool:
+        nonlocal killed
+        for name in names:
+            if not plant.processes[name].is_running:
+                killed += 1
+                plant.start_agent(name)
+        return plant.job_state(run_id, "poison") == "failed"
+
+    until(is_over, within_s=90, or_say=plant.tails)
+    if killed >= 3:
+        rounds.hit()
+    states = plant.states(run_id, "poison")
+    assert states == ["lost"] * 3, states
+    bystander.touch()
+    plant.until_online(*(plant.processes[name] for name in names))
+    assert not any(plant.runner(name)["suspect"] for name in names)
+    until(lambda: plant.states(run_id, "other")[-1:] == ["succeeded"], or_say=plant.tails)
+    plant.until_state(plant.submit(after=a_job("true")), "succeeded")
+    plant.demand_rest()

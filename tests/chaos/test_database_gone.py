@@ -1,4 +1,4 @@
-"""The database is gone for longer than leases and sessions live: an outage of ours, not theirs."""
+"""F7: the database is gone for longer than leases live: an outage of ours, not of runners."""
 
 import shutil
 import time
@@ -11,9 +11,16 @@ import sqlalchemy as sa
 
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
 from forgeyard.model.units import Millis
-from forgeyard.store import tables
-from tests.chaos.outage import FrozenServer, KilledServer, LockedFile, Outage, own_postgresql
+from tests.chaos.outage import (
+    CutNetwork,
+    KilledServer,
+    LockedFile,
+    Outage,
+    own_postgresql,
+    socket_of,
+)
 from tests.chaos.plant import Plant, a_job, until, waits_for
+from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.conftest import postgresql_database
 
@@ -49,7 +56,7 @@ def policy(outage_s: float) -> SchedulingPolicy:
     return SchedulingPolicy(lease=lease, sweep=sweep)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql-killed", "postgresql-frozen"])
+@pytest.fixture(scope="module", params=["sqlite", "postgresql-killed", "postgresql-cut-off"])
 def gone(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -62,10 +69,19 @@ def gone(
         yield f"sqlite:///{path}", LockedFile(path=path)
         return
     with own_postgresql() as (server, url), postgresql_database(url, "gone") as own_url:
-        kind = KilledServer if request.param == "postgresql-killed" else FrozenServer
-        outage = kind(server=server)
-        yield own_url, outage
-        outage.end()
+        if request.param == "postgresql-killed":
+            outage = KilledServer(server=server)
+            yield own_url, outage
+            outage.end()
+            return
+        with Proxy(target=socket_of(url)) as proxy:
+            yield through(proxy, own_url), CutNetwork(proxy=proxy)
+
+
+def through(proxy: Proxy, url: str) -> str:
+    """Reach a database by way of a proxy."""
+    near = sa.make_url(url).set(host="127.0.0.1", port=proxy.port, query={})
+    return near.render_as_string(hide_password=False)
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +94,6 @@ def database(gone: tuple[str, Outage]) -> str:
 def outage(gone: tuple[str, Outage]) -> Outage:
     """Give the way to take it away."""
     return gone[1]
-
-
-def gaps(plant: Plant) -> int:
-    """Count the outages that were bridged so far."""
-    query = sa.select(sa.func.coalesce(sa.func.sum(tables.liveness.c.gaps), 0).label("gaps"))
-    return int(plant.rows(query)[0]["gaps"])
 
 
 @pytest.mark.requirement("RCN-020", "ACC-029")
@@ -108,7 +118,7 @@ def demand_nothing_placed_or_lost(
         waits=a_job("true", requires={"labels": label}),
     )
     plant.until_running(run_id, "ends", "lasts")
-    before = gaps(plant)
+    before = plant.gaps()
     time.sleep(rng.uniform(0, 2))
     outage.begin()
     begun = time.time()
@@ -122,11 +132,12 @@ def demand_nothing_placed_or_lost(
         outage.end()
     second.touch()
     plant.until_state(run_id, "succeeded")
+    rounds.took("database back to run done", time.time() - back, goal_s=90)
     plant.demand_rest()
     assert back - begun >= outage_s
     assert [row["state"] for row in plant.attempts(run_id)] == ["succeeded"] * 3
     offered = [lease["offered_at"] / 1_000 for lease in plant.leases(run_id)]
     assert not [at for at in offered if begun <= at <= back]
     # The run may be over before the next beat, which comes every five seconds.
-    until(lambda: gaps(plant) > before, within_s=20, or_say=plant.tails)
+    until(lambda: plant.gaps() > before, within_s=20, or_say=plant.tails)
     rounds.hit()

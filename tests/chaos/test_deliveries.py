@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from activities import contracts
-from tests.chaos.cable import Cable
 from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until
+from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import SHUFFLED
 
@@ -19,25 +19,25 @@ pytestmark = pytest.mark.integration
 def test_an_offer_that_arrives_two_to_five_times_starts_one_process(
     plant: Plant, rounds: Rounds
 ) -> None:
-    cable = Cable(plant.agent_port)
-    plant.until_online(plant.start_agent(url=cable.url))
+    proxy = Proxy(target=plant.agent_port)
+    plant.until_online(plant.start_agent(url=proxy.url))
     for rng in rounds.of("the same offer arrived two to five times before it was accepted"):
-        demand_one_process(plant, rounds, rng, cable)
+        demand_one_process(plant, rounds, rng, proxy)
     plant.end_agents()
-    cable.close()
+    proxy.close()
 
 
-def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, cable: Cable) -> None:
+def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
     ran = plant.file(f"ran-{rng.random()}")
-    cable.keep_requests("/accept")
-    cable.count_answers('"offers":[{')
+    proxy.keep_requests("/accept")
+    proxy.count_answers('"offers":[{')
     run_id = plant.submit(job=a_job(f"echo $$ >> {ran}; sleep 0.3"))
     times = rng.randint(2, 5)
-    until(lambda: cable.count >= times, or_say=lambda: f"{cable.count} offers")
+    until(lambda: proxy.counts["counted"] >= times, or_say=lambda: f"{proxy.counts} offers")
     (lease,) = plant.leases(run_id)
-    if cable.held.is_set() and lease["state"] == "offered":
+    if proxy.held.is_set() and lease["state"] == "offered":
         rounds.hit()
-    cable.release()
+    proxy.clear()
     plant.until_state(run_id, "succeeded")
     assert len(ran.read_text().split()) == 1
     assert len(plant.leases(run_id)) == 1
@@ -81,3 +81,58 @@ def shuffle(plant: Plant, tally: Path, seed: int) -> None:
         plant.processes[name].end()
         start(fault=SHUFFLED, tally=str(tally), seed=seed)
     plant.until_ready()
+
+
+@pytest.mark.requirement("DSP-001", "TST-005", "GAT-006")
+def test_offers_that_get_lost_are_made_again_under_the_same_lease(
+    plant: Plant, rounds: Rounds
+) -> None:
+    """F10: the connection breaks with each offer on it, two or three times in a row."""
+    with Proxy(target=plant.agent_port) as proxy:
+        plant.until_online(plant.start_agent(url=proxy.url))
+        for rng in rounds.of("an offer was lost on its way at least twice"):
+            demand_offered_again(plant, rounds, rng, proxy)
+        plant.end_agents()
+
+
+def demand_offered_again(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
+    times = proxy.counts["answers lost"] + rng.randint(2, 3)
+    proxy.let(loses_answers=b'"offers":[{')
+    run_id = plant.submit(job=a_job("true"))
+    until(lambda: proxy.counts["answers lost"] >= times, or_say=lambda: f"{proxy.counts}")
+    (lost,) = plant.leases(run_id)
+    if lost["state"] == "offered":
+        rounds.hit()
+    proxy.clear()
+    plant.until_state(run_id, "succeeded")
+    (lease,) = plant.leases(run_id)
+    assert (lease["lease_id"], lease["epoch"]) == (lost["lease_id"], lost["epoch"])
+    assert lease["accepted_at"] < lost["expires_at"]
+    plant.demand_rest()
+
+
+@pytest.mark.requirement("INV-017")
+def test_every_call_about_a_lease_may_arrive_several_times(plant: Plant, rounds: Rounds) -> None:
+    """F9: accepted, renewed, reported and completed again, on other connections, at any time."""
+    with Proxy(target=plant.agent_port, seed=rounds.seed) as proxy:
+        plant.until_online(plant.start_agent(url=proxy.url))
+        for rng in rounds.of("each call about three jobs arrived at least twice"):
+            demand_done_once(plant, rounds, rng, proxy)
+        plant.end_agents()
+
+
+def demand_done_once(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
+    ran = plant.file(f"ran-{rng.random()}")
+    before = proxy.counts["repeated"]
+    proxy.let(repeats=b"/agent/v1/leases/", repetitions=rng.randint(1, 4), jitter_s=0.2)
+    jobs = {f"job_{n}": a_job(f"echo $FORGEYARD_ATTEMPT >> {ran}; sleep 0.3") for n in range(2)}
+    run_id = plant.submit(fails=FAILS_ONCE, **jobs)
+    plant.until_state(run_id, "succeeded")
+    proxy.clear()
+    # Accepted, running and completed: three calls for each of four attempts, and their logs.
+    if proxy.counts["repeated"] - before >= 12:
+        rounds.hit()
+    assert ran.read_text().split() == ["1", "1"]
+    assert plant.states(run_id, "fails") == ["failed", "succeeded"]
+    assert len(plant.leases(run_id)) == 4
+    plant.demand_rest()

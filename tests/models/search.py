@@ -35,7 +35,18 @@ def explore(
 
     More than `most` states is an error: a search that stops early has proved nothing.
     """
-    came: dict[State, tuple[str, State] | None] = dict.fromkeys(starts)
+    return _explore({}, starts, after, is_bad, most=most)
+
+
+def _explore(
+    came: dict[State, tuple[str, State] | None],
+    starts: Iterable[State],
+    after: Callable[[State], Iterable[Step[State]]],
+    is_bad: Callable[[State], bool],
+    *,
+    most: int,
+) -> Outcome[State]:
+    came.update(dict.fromkeys(starts))
     line = list(came)
     for state in line:
         if is_bad(state):
@@ -46,6 +57,39 @@ def explore(
                 line.append(following)
         assert len(came) <= most, "too many states to visit them all"
     return Outcome(states=len(came), trace=None)
+
+
+def explore_to_ends(
+    starts: Iterable[State],
+    after: Callable[[State], Iterable[Step[State]]],
+    is_bad: Callable[[State], bool],
+    *,
+    is_end: Callable[[State], bool],
+    is_sure: Callable[[str], bool],
+    most: int = 500_000,
+) -> Outcome[State]:
+    """Do the same, and then find a state from which no way leads to an end by sure steps alone."""
+    leads: dict[State, list[State]] = {}
+
+    def noted(state: State) -> Iterable[Step[State]]:
+        for what, following in after(state):
+            if is_sure(what):
+                leads.setdefault(following, []).append(state)
+            yield what, following
+
+    came: dict[State, tuple[str, State] | None] = {}
+    outcome = _explore(came, starts, noted, is_bad, most=most)
+    if outcome.trace is not None:
+        return outcome
+    line = [state for state in came if is_end(state)]
+    saved = set(line)
+    for state in line:
+        for before in leads.get(state, ()):
+            if before not in saved:
+                saved.add(before)
+                line.append(before)
+    lost = next((state for state in came if state not in saved), None)
+    return Outcome(states=len(came), trace=None if lost is None else _way(came, lost))
 
 
 def _way(came: dict[State, tuple[str, State] | None], end: State) -> tuple[Step[State], ...]:

@@ -121,7 +121,10 @@ MESSAGES = [
     contracts.Attempt(attempt_id="att_1"),
     contracts.AttemptView(state="running", ended=False, settled=False, backstop_ms=1_000),
     contracts.Settled(attempt_state="failed", job_state="eligible", decision="try again"),
-    contracts.SweepSummary(expired=1, due=2, settled=3, relayed=4, repaired=5, alert="many"),
+    contracts.SweepSummary(
+        expired=1, due=2, settled=3, relayed=4, repaired=5, alert="many", more=True
+    ),
+    contracts.ReconcileSummary(repaired=1, reported=2, failed=3, first="key_stray of db"),
     contracts.Forgotten(logs=1, artifacts=2, blobs=3),
 ]
 

@@ -41,7 +41,7 @@ from tests.integration.agent.scripts import eventually
 TOKEN = "sesame-open"
 KINDS = (
     *("accept", "progress", "logs", "outputs", "complete", "renewals", "inputs", "poll"),
-    "caches",
+    *("caches", "sessions"),
 )
 TOOLS = ("sh", "sleep", "cat", "mkdir", "tr", "touch", "wc", "env", "cp", "rm")
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)

@@ -130,6 +130,15 @@ async def test_answers_that_get_lost_are_asked_for_again_and_nothing_happens_twi
     assert len(control.rows(tables.artifacts)) == 1
 
 
+async def test_a_registration_whose_answer_is_lost_opens_one_session(control: Control) -> None:
+    control.network.lose_one_answer_each("sessions")
+    run_id = control.submit(a_job("true"))
+    async with an_agent(control):
+        assert (await control.follow(run_id))["state"] == "succeeded"
+    assert control.network.lost == ["sessions"]
+    assert len(control.rows(tables.sessions)) == 1
+
+
 async def test_a_failing_step_fails_the_job_with_its_code_and_its_last_line(
     control: Control,
 ) -> None:

@@ -88,7 +88,7 @@ def garble(path: Path) -> None:
     path.write_bytes(bytes(path.stat().st_size))
 
 
-@pytest.mark.requirement("ACC-015", "ACC-016", "SCO-008")
+@pytest.mark.requirement("ACC-015", "ACC-016", "SCO-008", "TST-005")
 @pytest.mark.parametrize("harm", [Path.unlink, garble], ids=["deleted", "garbled"])
 async def test_what_came_to_harm_after_it_was_reported_is_only_fetched_once_more(
     control: Control, harm: Callable[[Path], None]

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.model.policy import SchedulingPolicy
-from forgeyard.store import liveness, tables
+from forgeyard.store import beats, liveness, tables
 from forgeyard.store.engine import write
 from tests.integration.api.house import House, a_document
 from tests.leasing import Desk
@@ -32,8 +32,10 @@ def _damage(house: House, statement: sa.Executable) -> None:
 
 
 def _beat(house: House) -> None:
+    """Serve renewals, and sweep once."""
     with write(house.engine) as connection:
         liveness.beat_renewal(connection, policy=SchedulingPolicy())
+        beats.beat(connection, beats.sweep_of("default"))
 
 
 async def assert_only(house: House, name: str, verdict: str, *words: str) -> dict:
@@ -58,7 +60,7 @@ async def test_a_healthy_system_passes_every_check(house: House) -> None:
     found = await _examined(house)
     assert list(found) == [
         *("runner_pools", "capability_classes", "quotas", "stuck_jobs", "lease_backlog"),
-        *("resource_accounting", "outbox", "lease_renewal"),
+        *("resource_accounting", "reconciliation", "upkeep", "outbox", "lease_renewal"),
     ]
     assert {one["verdict"] for one in found.values()} == {"ok"}, found
     assert found["runner_pools"]["sentence"] == "Taking work: 1 of 1 runner."
@@ -165,20 +167,22 @@ async def test_books_that_do_not_balance_are_found_and_only_read(house: House) -
     await _healthy(house)
     runners, kept = tables.runners, tables.reservations
     _damage(house, sa.update(runners).values(reserved_cpu_milli=1_500))
-    says = "runner-1 says cpu_milli 1500, its reservations 500, its leases 500"
+    says = "is cpu_milli 1500 and should be cpu_milli 500"
     for _ in range(2):
         await assert_only(house, "resource_accounting", "fail", says)
     _damage(house, sa.update(runners).values(reserved_cpu_milli=500))
     await assert_only(house, "resource_accounting", "ok")
     _damage(house, sa.update(kept).values(memory_bytes=0))
-    await assert_only(house, "resource_accounting", "fail", "its reservations 0, its leases")
-    assert Desk(house.engine).sweep().repaired == 0, "the runner's own row was right"
-    _damage(
-        house,
-        sa.update(kept).values(
-            memory_bytes=sa.select(runners.c.reserved_memory_bytes).scalar_subquery()
-        ),
-    )
+    await assert_only(house, "resource_accounting", "fail", "is memory_bytes 0 and should be")
+    assert Desk(house.engine).sweep().repaired == 1, "although the runner's own row was right"
+    found = await _examined(house)
+    assert found["resource_accounting"]["verdict"] == "ok"
+    assert found["reconciliation"]["verdict"] == "warn"
+    assert "1 contradiction, 0 not repaired" in found["reconciliation"]["sentence"]
+    assert "memory_bytes 0, expected memory_bytes" in found["reconciliation"]["sentence"]
+    recorded = tables.findings
+    _damage(house, sa.update(recorded).values(seen_at=recorded.c.seen_at - 61 * MINUTE))
+    await assert_only(house, "resource_accounting", "ok")
     _damage(house, sa.update(runners).values(headroom_cpu_milli=3_900))
     await assert_only(house, "resource_accounting", "warn", "may give away: runner-1")
 
@@ -204,3 +208,28 @@ async def _assert_renewal(house: House, verdict: str, words: str) -> None:
     check = (await _examined(house))["lease_renewal"]
     assert check["verdict"] == verdict
     assert words in check["sentence"]
+
+
+@pytest.mark.case("SP-066")
+async def test_a_reaper_that_does_not_come_any_more_is_an_alert(house: House) -> None:
+    await _healthy(house)
+    liveness_ = tables.liveness
+    swept = sa.update(liveness_).where(liveness_.c.service == beats.sweep_of("default"))
+    _damage(house, swept.values(beat_at=liveness_.c.beat_at - MINUTE))
+    check = await assert_only(house, "upkeep", "fail", "No sweep has come to its end for 6")
+    assert "forgeyard worker" in check["advice"]
+    text = (await house.people.get("/metrics")).text
+    (age,) = (x for x in text.splitlines() if x.startswith("forgeyard_upkeep_swept_age_seconds "))
+    assert float(age.split()[1]) >= 60
+    assert Desk(house.engine).sweep().alert == ""
+    await assert_only(house, "upkeep", "ok")
+    with write(house.engine) as connection:
+        beats.beat(connection, beats.reconciliation_of("default"))
+    compared = sa.update(liveness_).where(liveness_.c.service == beats.reconciliation_of("default"))
+    _damage(house, compared.values(beat_at=liveness_.c.beat_at - 5 * MINUTE))
+    await assert_only(house, "upkeep", "warn", "Nothing has been reconciled for 30")
+
+
+async def test_before_the_first_sweep_nobody_is_said_to_sweep(sqlite_house: House) -> None:
+    found = await _examined(sqlite_house)
+    assert found["upkeep"]["sentence"] == "No sweep has run yet."

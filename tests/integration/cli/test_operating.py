@@ -19,6 +19,7 @@ HUGE = "jobs: {huge: {resources: {memory: 64Gi}, steps: [{run: make}]}}"
 def test_the_doctor_passes_a_healthy_system_and_exits_1_on_a_failure(house: House) -> None:
     house.submit(ONE)
     house.lease()
+    house.desk.sweep()
     said = house.run("scheduler", "doctor")
     assert said.code == 0, said.out
     assert "runner pools" in said.out
@@ -27,12 +28,52 @@ def test_the_doctor_passes_a_healthy_system_and_exits_1_on_a_failure(house: Hous
         connection.execute(sa.update(tables.runners).values(reserved_memory_bytes=0))
     said = house.run("scheduler", "doctor")
     assert said.code == 1
-    assert "Wrong books: 1 runner; linux-1 says memory_bytes 0" in said.out
+    assert "Wrong books: 1 runner; runner_sum of rnr_" in said.out
+    assert "is memory_bytes 0 and should be memory_bytes 268435456" in said.out
     assert "The sweep repairs them" in said.out
     house.desk.sweep()
     said = house.run("scheduler", "doctor", "--json")
     assert said.code == 0
-    assert said.json()["verdict"] == "ok"
+    told = {one["name"]: one["verdict"] for one in said.json()["checks"]}
+    assert told.pop("reconciliation") == "warn", "what was repaired is told for an hour"
+    assert set(told.values()) == {"ok"}
+
+
+@pytest.mark.requirement("RCN-012", "RCN-014", "RCN-017")
+def test_reconciling_shows_what_is_wrong_repairs_it_and_remembers_it(house: House) -> None:
+    house.submit(ONE)
+    lease = house.lease()
+    assert "nothing contradicts" in house.run("scheduler", "reconcile").err
+    assert "nothing was found" in house.run("scheduler", "findings").err
+    desk, runner_id = house.desk, lease.runner_id
+    desk.overwrite(tables.runners, runner_id, reserved_slots=3, total_memory_bytes=1)
+    for _ in range(2):
+        said = house.run("scheduler", "reconcile", "--dry-run")
+        assert said.code == 0, said.err
+        rows = [" ".join(line.split()) for line in said.out.splitlines()]
+        assert f"runner sum {runner_id} slots 3 slots 1 would be repaired" in rows, said.out
+        assert "runner overfull" in said.out
+        assert "reported" in said.out
+    assert desk.row(tables.runners, runner_id)["reserved_slots"] == 3
+    said = house.run("scheduler", "reconcile", "--reason", "a look", "--json")
+    assert said.code == 0, said.err
+    assert (said.json()["repaired"], said.json()["reported"]) == (1, 1)
+    assert desk.row(tables.runners, runner_id)["reserved_slots"] == 1
+    (audited,) = desk.audited("scheduler.reconcile")[-1:]
+    assert audited["detail"] == "a look"
+    listed = house.run("scheduler", "findings").out
+    assert "slots 3" in listed
+    assert "repaired" in listed
+    found = house.run("scheduler", "findings", "--limit", "1", "--json").json()
+    assert found[0]["kind"] == "runner_overfull"
+    desk.overwrite(tables.runners, runner_id, total_memory_bytes=2**40)
+    assert house.run("scheduler", "reconcile", "--partition", "elsewhere", "--json").json() == {
+        "findings": [],
+        "repaired": 0,
+        "reported": 0,
+        "failed": 0,
+        "more": False,
+    }
 
 
 def test_a_warning_is_no_failure(house: House) -> None:

@@ -359,7 +359,7 @@ def test_bulk_writes_keep_nulls_and_touch_no_other_row(desk: Desk) -> None:
     assert {row["signalled"] for row in desk.rows(tables.wakes)} == {0}
 
 
-@pytest.mark.requirement("PRI-030", "ELG-028")
+@pytest.mark.requirement("PRI-030", "ELG-028", "TST-005")
 def test_a_runner_that_registered_with_other_capabilities_since_the_plan_gets_nothing(
     desk: Desk,
 ) -> None:

@@ -24,7 +24,6 @@ from forgeyard.model.protocol import CompletionVerdict, Outcome
 from forgeyard.scheduler.grant import Verdict
 from forgeyard.store import devices, overview, runs, tables
 from forgeyard.store.engine import read, write
-from forgeyard.store.repair import repair
 from forgeyard.store.snapshot import load
 from tests.builders import PARTITION, a_job_spec, some_capabilities, some_resources
 from tests.integration.store.test_commit_races import SCHEDULERS, at_once
@@ -230,11 +229,11 @@ def test_devices_that_no_living_lease_holds_are_freed_and_the_others_kept(desk: 
     stray = {"device_id": "GPU-1", "runner_id": runner_id, "share": WHOLE, "lease_id": "lse_x"}
     with write(desk.engine) as connection:
         connection.execute(sa.insert(tables.device_holds).values(stray))
-    assert repair(desk.engine) == 1
+    assert desk.sweep().repaired == 1
     assert held(desk) == {runner_id: {mine: WHOLE}}
-    (audited,) = desk.audited("reservation.repaired")
-    assert audited["detail"] == "devices of lse_x freed"
-    assert repair(desk.engine) == 0
+    (found,) = desk.rows(tables.findings)
+    assert (found["kind"], found["entity"]) == ("device_stray", "lse_x")
+    assert desk.sweep().repaired == 0
 
 
 @pytest.mark.requirement("RES-012")

@@ -8,7 +8,9 @@ import sqlalchemy as sa
 
 from forgeyard.errors import Forbidden, NotFound, StaleRejected
 from forgeyard.model.ids import SessionId
+from forgeyard.model.injection import BUILT_IN_INJECTION
 from forgeyard.model.job import FailureClass, OutputSpec, Timeouts
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import (
     Accepted,
     CompletionVerdict,
@@ -19,7 +21,8 @@ from forgeyard.model.protocol import (
     StepResult,
     Usage,
 )
-from forgeyard.model.units import Millis
+from forgeyard.model.units import LARGEST, Millis
+from forgeyard.model.wishes import Wishes
 from forgeyard.store import leases, runs, tables
 from forgeyard.store.engine import read
 from forgeyard.store.leases import Done, Refused
@@ -48,6 +51,40 @@ def due_in(desk: Desk, lease: Lease, kind: str) -> int:
     names = {"preparation": "accepted_at", "execution": "started_at", "upload": "uploading_at"}
     (row,) = desk.rows(tables.deadlines, entity_id=lease.attempt_id, kind=kind)
     return int(row["due_at"] - desk.row(tables.attempts, lease.attempt_id)[names[kind]])
+
+
+# How long a job runs on without the server
+
+
+def offered_offline(desk: Desk, asked: int | None) -> Lease:
+    """Offer a job that was submitted when policy would have granted whatever it asked for."""
+    generous = replace(BUILT_IN_INJECTION, longest_offline=Millis(LARGEST))
+    desk.register()
+    patient = Timeouts(preparation=Millis(24 * HOUR))
+    desk.submit(a_job_spec(wishes=Wishes(offline=asked), timeouts=patient), injection=generous)
+    assert desk.cycle().granted == 1
+    (lease,) = desk.leases(state="offered")
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("asked", "granted"), [(None, 60_000), (0, 0), (HOUR, HOUR), (3 * HOUR, 2 * HOUR)]
+)
+def test_a_lease_is_given_away_no_earlier_than_the_job_may_run_on_alone(
+    engine: sa.Engine, asked: int | None, granted: int
+) -> None:
+    """No more than policy grants when the lease is, whatever it did when the run was submitted."""
+    lease_policy = LeasePolicy(offline_at_most=Millis(2 * HOUR))
+    desk = Desk(engine, SchedulingPolicy(lease=lease_policy))
+    lease = offered_offline(desk, asked)
+    assert desk.accept(lease) == Accepted(ttl=lease_policy.execution_ttl, grace=Millis(granted))
+    desk.later(lease_policy.execution_ttl + granted - 5_000)
+    desk.sweep()
+    assert desk.states(lease)[0] == "active"
+    assert desk.renew(lease) is RenewalVerdict.RENEWED
+    desk.later(lease_policy.execution_ttl + granted + 1)
+    desk.sweep()
+    assert desk.states(lease)[0] == "expired"
 
 
 # Accepting
@@ -188,6 +225,29 @@ def test_a_stale_epoch_may_not_reject(desk: Desk) -> None:
 # Renewing
 
 
+@pytest.mark.requirement("EOS-017")
+def test_a_lease_names_its_job_and_its_runner_and_from_when_to_when_it_lives(desk: Desk) -> None:
+    lease = desk.offered()
+    row = desk.row(tables.leases, lease.lease_id)
+    assert (row["job_id"], row["runner_id"]) == (lease.job_id, lease.runner_id)
+    assert row["expires_at"] - row["offered_at"] == desk.policy.lease.offer_ttl
+    desk.accept(lease)
+    row = desk.row(tables.leases, lease.lease_id)
+    assert row["offered_at"] < row["accepted_at"]
+    assert row["expires_at"] - row["accepted_at"] == desk.policy.lease.execution_ttl
+
+
+@pytest.mark.requirement("EOS-059")
+def test_a_silent_runner_is_given_nothing_new_before_its_lease_lapses(desk: Desk) -> None:
+    lease = desk.active()
+    desk.later(desk.policy.lease.session_silence + 1)
+    swept = desk.sweep()
+    assert (swept.expired, desk.states(lease)[0]) == (0, "active")
+    assert desk.row(tables.runners, lease.runner_id)["state"] == "offline"
+    desk.submit(a_job_spec("next"))
+    assert desk.cycle().granted == 0
+
+
 @pytest.mark.requirement("LSE-016", "LSE-017", "EOS-053")
 def test_renewing_moves_the_expiry_and_writes_no_version(desk: Desk) -> None:
     lease = desk.active()
@@ -286,6 +346,20 @@ def test_progress_repeated_or_overtaken_changes_nothing(desk: Desk) -> None:
     assert desk.progress(lease, Phase.RUNNING) == Done()
     assert desk.row(tables.attempts, lease.attempt_id)["version"] == version
     assert desk.states(lease) == ("active", "uploading_outputs", "uploading_outputs")
+
+
+def test_an_agent_that_asks_again_is_given_the_whole_phase_from_then(desk: Desk) -> None:
+    lease = desk.active(a_job_spec(timeouts=TIMEOUTS))
+    slack = desk.policy.lease.deadline_slack
+    desk.later(20_000)
+    desk.accept(lease)
+    assert due_in(desk, lease, "preparation") >= TIMEOUTS.preparation + slack
+    desk.progress(lease, Phase.RUNNING)
+    desk.later(20_000)
+    desk.accept(lease)
+    assert due_in(desk, lease, "execution") == TIMEOUTS.execution + slack - 20_000
+    desk.progress(lease, Phase.RUNNING)
+    assert due_in(desk, lease, "execution") >= TIMEOUTS.execution + slack
 
 
 def test_progress_of_a_stale_epoch_or_a_lapsed_lease_is_refused(desk: Desk) -> None:

@@ -194,3 +194,41 @@ def test_what_lies_within_the_window_needs_no_reload(postgresql_engine: sa.Engin
         transaction.commit()
     check(desk, cache)
     assert cache.reloads == 0
+
+
+@pytest.mark.case("SP-006")
+def test_a_runner_that_left_and_came_back_is_never_taken_for_what_it_was(desk: Desk) -> None:
+    cache, sessions, versions = RunnerCache(overlap_ms=0), [desk.register().session_id], []
+    who = {"reason": "so", "actor": "ann", "channel": "test"}
+    for turn in (runners.drain, runners.undrain) * 2:
+        desk.change(turn, "runner-1", **who)
+    for _ in range(3):
+        check(desk, cache)
+        (row,) = desk.rows(tables.runners)
+        versions.append(row["version"])
+        assert row["session_id"] == sessions[-1]
+        desk.change(runners.close, sessions[-1], policy=desk.policy.lease)
+        total = some_resources(cpu=1_000 * len(versions), memory=2**33, disk=2**36, slots=4)
+        sessions.append(desk.register(total=total).session_id)
+        with read(desk.engine) as connection:
+            (seen,) = cache.read(connection, desk.policy)
+        assert (seen.session_id, seen.total.cpu) == (sessions[-1], total.cpu)
+    assert versions[0] == 5
+    assert versions == sorted(set(versions)), "no version is ever used again"
+    assert len(set(sessions)) == 4
+    assert cache.reloads == 0
+
+
+@pytest.mark.case("SP-006")
+def test_a_row_made_anew_with_the_version_of_the_one_before_is_noticed(desk: Desk) -> None:
+    """Nothing of ours does that; a hand that restores a row may."""
+    runner_id = desk.register().runner_id
+    cache = RunnerCache(overlap_ms=0)
+    check(desk, cache)
+    (row,) = desk.rows(tables.runners)
+    desk.change(runners.close, row["session_id"], policy=desk.policy.lease)
+    desk.register()
+    check(desk, cache)
+    desk.overwrite(tables.runners, runner_id, **{**row, "state": "draining"})
+    check(desk, cache)
+    assert cache.reloads == 1

@@ -7,8 +7,9 @@ import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
 from forgeyard.model.equipment import Device, Equipment, Provenance
-from forgeyard.model.protocol import CompletionVerdict, RenewalVerdict
+from forgeyard.model.protocol import CompletionVerdict, Registered, RenewalVerdict
 from forgeyard.model.runner import ResourcePressure
+from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import overview, runners, tables
 from forgeyard.store.engine import read
 from forgeyard.store.leases import Refused
@@ -110,15 +111,42 @@ def test_a_new_session_fences_several_leases_of_one_run(desk: Desk) -> None:
     assert desk.reserved(first.runner_id)["slots"] == 0
 
 
-def test_a_session_that_was_lost_is_fenced_by_the_next_one_too(desk: Desk) -> None:
+def test_a_session_that_fell_silent_is_fenced_by_the_next_one_too(desk: Desk) -> None:
     lease = desk.active()
     desk.later(desk.policy.lease.session_silence + 1)
     desk.sweep()
-    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "open"
+    assert state_of(desk, lease.runner_id) == "offline"
     assert desk.states(lease)[0] == "active"
     desk.register()
     assert desk.states(lease) == ("revoked", "lost", "lost")
-    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "superseded"
+
+
+def test_a_registration_that_is_heard_twice_opens_one_session(desk: Desk) -> None:
+    first = register_with(desk, "key-1")
+    desk.submit()
+    assert desk.cycle().granted == 1
+    (lease,) = desk.leases(state="offered")
+    desk.accept(lease)
+    assert register_with(desk, "key-1") == first
+    assert desk.states(lease) == ("active", "preparing", "preparing")
+    assert desk.heartbeat(first.session_id).drain is False
+
+
+def test_a_registration_that_is_heard_too_late_fences_nobody(desk: Desk) -> None:
+    register_with(desk, "key-1")
+    second = register_with(desk, "key-2")
+    with pytest.raises(StaleRejected):
+        register_with(desk, "key-1")
+    assert desk.row(tables.runners, second.runner_id)["session_id"] == second.session_id
+    assert register_with(desk, "key-2") == second
+
+
+def register_with(desk: Desk, key: str) -> Registered:
+    """Register the runner as an agent that draws a key for every session."""
+    message = replace(a_registration(), key=key)
+    return desk.change(runners.register, message, policy=desk.policy.lease, rng=RNG)
 
 
 def test_registering_recounts_what_is_reserved(desk: Desk) -> None:
@@ -313,15 +341,55 @@ def test_closing_a_superseded_session_leaves_its_successor_alone(desk: Desk) -> 
 
 
 @pytest.mark.requirement("RCN-023", "RUN-001")
-def test_a_silent_session_is_lost_but_its_lease_lives_by_its_own_clock(desk: Desk) -> None:
+def test_a_silent_runner_gets_no_work_but_its_lease_lives_by_its_own_clock(desk: Desk) -> None:
     lease = desk.active()
     desk.later(desk.policy.lease.session_silence + 1)
     assert desk.renew(lease) is RenewalVerdict.RENEWED
-    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 1
-    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+    assert lose_silent(desk) == 0
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "open"
     assert state_of(desk, lease.runner_id) == "offline"
+    desk.submit()
+    assert desk.cycle().granted == 0
     assert desk.complete(lease) is CompletionVerdict.ACCEPTED
-    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 0
+    assert lose_silent(desk) == 1
+    assert desk.row(tables.sessions, lease.session_id)["state"] == "lost"
+    assert desk.row(tables.runners, lease.runner_id)["session_id"] is None
+    assert lose_silent(desk) == 0
+
+
+def lose_silent(desk: Desk) -> int:
+    return desk.change(runners.lose_silent_sessions, policy=desk.policy)
+
+
+def test_an_agent_that_comes_back_before_its_lease_lapses_goes_on_with_it(desk: Desk) -> None:
+    """Silent for longer than a session may be, but not for longer than its job may run on."""
+    lease = desk.active()
+    policy = desk.policy.lease
+    desk.later(policy.execution_ttl + policy.connectivity_grace - 5_000)
+    for _ in range(3):
+        desk.sweep()
+    penalty = desk.row(tables.runners, lease.runner_id)["penalty"]
+    assert 0 < penalty <= DISCONNECT, "it counts once"
+    desk.heartbeat(lease.session_id, held=(lease.lease_id,))
+    assert state_of(desk, lease.runner_id) == "online"
+    assert desk.renew(lease) is RenewalVerdict.RENEWED
+    assert desk.complete(lease) is CompletionVerdict.ACCEPTED
+
+
+def test_silent_runners_that_wait_for_their_agents_hold_up_no_other(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep looks at so many sessions; those that have long been silent are not among them."""
+    monkeypatch.setattr(runners, "LOSSES_PER_CALL", 1)
+    waiting = desk.active()
+    desk.later(desk.policy.lease.session_silence + 1)
+    desk.renew(waiting)
+    lose_silent(desk)
+    other = desk.register("runner-2")
+    desk.later(desk.policy.lease.session_silence + 1)
+    desk.renew(waiting)
+    assert lose_silent(desk) == 1
+    assert desk.row(tables.sessions, other.session_id)["state"] == "lost"
 
 
 def test_a_session_that_was_heard_of_is_not_lost(desk: Desk) -> None:

@@ -149,7 +149,7 @@ def _run_a_job(api_port: int, agent_port: int, token: str) -> str:
     return run_id
 
 
-@pytest.mark.requirement("TRC-001", "TRC-004", "TRC-005", "TRC-006")
+@pytest.mark.requirement("TRC-001", "TRC-004", "TRC-005", "TRC-006", "TRC-007")
 async def test_a_run_is_one_trace_through_all_processes_and_a_cycle_another(
     client: Client,
     temporal_server: Server,
@@ -175,7 +175,8 @@ async def test_a_run_is_one_trace_through_all_processes_and_a_cycle_another(
         for command in ("api", "worker"):
             running.enter_context(_process(command, environment, tmp_path / f"{command}.log"))
         run_id = await asyncio.to_thread(_run_a_job, api_port, agent_port, "sesame-open")
-        await asyncio.to_thread(_until_settled, collector)
+        await asyncio.to_thread(_until, collector, "attempt.settle")
+        await asyncio.to_thread(_until, collector, "scheduler.reconcile")
     (submit,) = collector.named("run.submit")
     assert (submit.process, submit.parent) == ("api", b"")
     assert submit.attributes["run_id"] == run_id
@@ -199,11 +200,14 @@ async def test_a_run_is_one_trace_through_all_processes_and_a_cycle_another(
     (place,) = (one for one in collector.named("scheduler.place") if one.trace == leased.trace)
     assert (cycle.parent, place.parent, leased.parent) == (b"", cycle.span, cycle.span)
     assert cycle.trace != submit.trace
+    reconciled = collector.named("scheduler.reconcile")[0]
+    assert (reconciled.process, reconciled.attributes["partition"]) == ("worker", "traced")
+    assert reconciled.attributes["findings"] == "0"
 
 
-def _until_settled(collector: Collector) -> None:
+def _until(collector: Collector, name: str) -> None:
     deadline = time.monotonic() + DEADLINE_S
-    while not collector.named("attempt.settle"):
+    while not collector.named(name):
         assert time.monotonic() < deadline, [span.name for span in collector.spans]
         time.sleep(0.05)
 

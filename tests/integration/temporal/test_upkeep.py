@@ -139,6 +139,44 @@ async def test_retention_runs_at_once_and_then_not_again_for_an_hour(house: Hous
         assert (await activities(house, workflow_id)).count("upkeep.forget") == 1
 
 
+async def test_upkeep_reconciles_at_once_and_then_not_again_for_a_minute(house: House) -> None:
+    """A job that counts a need too many would wait for ever, for no deadline is of that."""
+    run_id = house.submit_silently()
+    jobs = tables.jobs
+    house.change(sa.update(jobs).values(state="pending", waiting_needs=1))
+    house.change(sa.delete(tables.deadlines).where(tables.deadlines.c.kind == "queue"))
+    async with house.bare_worker():
+        workflow_id = await start(house)
+        await until(lambda: house.job_states(run_id)["build"] != "pending")
+
+        async def told() -> bool:
+            return "Last reconciliation: 1 repaired" in await house.details(workflow_id)
+
+        await until(told)
+        assert "needs_count of job_" in await house.details(workflow_id)
+        names = await activities(house, workflow_id)
+        assert names.count("upkeep.reconcile") == 1
+        assert names.count("upkeep.sweep") >= 2
+
+
+async def test_a_reconciliation_that_fails_does_not_end_upkeep(house: House) -> None:
+    async with house.bare_worker():
+        house.change(sa.text("ALTER TABLE key_holds RENAME TO hidden"))
+        workflow_id = await start(house, reconcile_every_ms=200)
+
+        async def told() -> bool:
+            return "the reconciliation failed" in await house.details(workflow_id)
+
+        await until(told)
+        house.change(sa.text("ALTER TABLE hidden RENAME TO key_holds"))
+
+        async def recovered() -> bool:
+            return "Last reconciliation: 0 repaired" in await house.details(workflow_id)
+
+        await until(recovered)
+        assert await house.status(workflow_id) == WorkflowExecutionStatus.RUNNING
+
+
 async def activities(house: House, workflow_id: str) -> list[str]:
     """Name the activities that a workflow asked for, in order."""
     return [

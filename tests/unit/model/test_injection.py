@@ -9,7 +9,9 @@ from forgeyard.model.capability import Requirements, TrustClass
 from forgeyard.model.injection import BUILT_IN_INJECTION, Injection
 from forgeyard.model.job import JobSpec, Priority
 from forgeyard.model.origin import Origin, OriginKind
+from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.policy_document import read
+from forgeyard.model.units import Millis
 from forgeyard.model.wishes import Purpose, SchedulingClass, Wishes
 from tests.builders import a_job_spec
 
@@ -22,7 +24,12 @@ def a_job(purpose: Purpose = Purpose.BUILD, **requires: object) -> JobSpec:
 
 def of_policy(*rules: dict[str, object], nameable: tuple[str, ...] = ()) -> Injection:
     policy = read({"rules": list(rules), "nameable_pools": list(nameable)})
-    return Injection(rules=policy.rules, nameable_pools=policy.nameable_pools, version=3)
+    return Injection(
+        rules=policy.rules,
+        nameable_pools=policy.nameable_pools,
+        longest_offline=policy.lease.longest_offline,
+        version=3,
+    )
 
 
 def into(injection: Injection, spec: JobSpec) -> JobSpec:
@@ -141,3 +148,21 @@ def test_a_job_names_only_the_pools_that_policy_lets_it_name() -> None:
 def test_the_priority_of_a_job_is_a_condition() -> None:
     injection = of_policy({"name": "a", "when": {"priority": "low"}, "requires": {"pools": "x"}})
     assert into(injection, replace(a_job(), priority=Priority.LOW)).requires.pools == ("x",)
+
+
+def test_a_job_may_run_offline_only_for_as_long_as_policy_grants() -> None:
+    def injection(**lease: str) -> Injection:
+        policy = read({"lease": lease})
+        return replace(BUILT_IN_INJECTION, longest_offline=policy.lease.longest_offline)
+
+    hours = a_job_spec(wishes=Wishes(offline=Millis(7_200_000)))
+    with pytest.raises(InvalidRequirements) as caught:
+        into(injection(), hours)
+    error = caught.value
+    assert (error.field, error.value) == ("jobs.build.connectivity.offline", "2h")
+    assert error.allowed == "at most 1m; `lease.offline_at_most` of the policy says so"
+    assert into(injection(offline_at_most="2h"), hours) == hours
+    for asked in (0, 60_000):
+        less = a_job_spec(wishes=Wishes(offline=Millis(asked)))
+        assert into(injection(), less) == less
+    assert BUILT_IN_INJECTION.longest_offline == LeasePolicy().longest_offline

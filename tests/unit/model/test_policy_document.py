@@ -56,10 +56,13 @@ REFUSED = [
     ({"lease": {"execution_ttl": "20s"}}, "lease.renew_every", "at most 10s"),
     ({"lease": {"renew_every": "31s"}}, "lease.renew_every", "at most 30s"),
     ({"lease": {"longest_back_off": "61s"}}, "lease.longest_back_off", "at most 1m"),
+    ({"lease": {"session_silence": "1m59s"}}, "lease.session_silence", "at most 118s"),
+    ({"lease": {"connectivity_grace": 0}}, "lease.session_silence", "at most 58s"),
     ({"sweep": {"renewal_gap": "5s"}}, "sweep.renewal_gap", "from 10s"),
 ]
 
 
+@pytest.mark.requirement("EOS-059")
 @pytest.mark.parametrize(("document", "field", "allowed"), REFUSED)
 def test_what_is_not_allowed_is_named_with_what_is(
     document: object, field: str | None, allowed: str

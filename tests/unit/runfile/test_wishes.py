@@ -37,6 +37,16 @@ def test_keys_and_preemption_are_read_in_short_and_in_long() -> None:
 
 
 @pytest.mark.parametrize(
+    ("connectivity", "offline"),
+    [("continuous", 0), ("grace", None), ({"offline": "2h"}, 7_200_000)],
+)
+def test_a_job_says_how_long_it_may_run_on_without_the_server(
+    connectivity: object, offline: int | None
+) -> None:
+    assert wishes(connectivity=connectivity) == Wishes(offline=offline)
+
+
+@pytest.mark.parametrize(
     ("parts", "field"),
     [
         ({"class": "fast"}, "jobs.lint.class"),
@@ -44,6 +54,10 @@ def test_keys_and_preemption_are_read_in_short_and_in_long() -> None:
         ({"exclusive": ["a", "a"]}, "jobs.lint.exclusive"),
         ({"exclusive": ["a\nb"]}, "jobs.lint.exclusive.0"),
         ({"preemption": "often"}, "jobs.lint.preemption"),
+        ({"connectivity": "sometimes"}, "jobs.lint.connectivity"),
+        ({"connectivity": {"offline": "soon"}}, "jobs.lint.connectivity.offline"),
+        ({"connectivity": {"offline": "31d"}}, "jobs.lint.connectivity.offline"),
+        ({"connectivity": {"online": "1h"}}, "jobs.lint.connectivity.online"),
     ],
 )
 def test_a_wrong_wish_is_named(parts: dict[str, object], field: str) -> None:

@@ -1,0 +1,1 @@
+"""Comparing what must agree in the store, and repairing what does not."""

@@ -1,0 +1,100 @@
+"""Three schedulers and everybody else on one PostgreSQL, and mutants that this must notice."""
+
+from collections.abc import Callable
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from forgeyard.errors import AccountingCorrupt, IllegalTransition
+from forgeyard.store import commit, fence, keys
+from forgeyard.store.changes import Row
+from tests.chaos.contention import VACUOUS, Crowd, Seen
+from tests.conftest import empty
+
+pytestmark = pytest.mark.integration
+RUNS, STEPS = 50, 40
+NOTICED = (AssertionError, IllegalTransition, AccountingCorrupt, sa.exc.IntegrityError)
+"""How a broken rule shows: in a check of the crowd, or in a guard of the product's own."""
+Record = Callable[[str, object], None]
+
+
+def let_loose(engine: sa.Engine, *, runs: int, rounds: int = 1) -> Seen:
+    """Run the crowd so many times; what it draws is the same each time unless rounds are asked."""
+
+    class Here(Crowd):
+        seen = Seen()
+
+    Here.engine, Here.empty = engine, staticmethod(lambda: empty(engine))
+    chosen = settings(
+        max_examples=runs * rounds,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        derandomize=rounds == 1,
+        # Threads never meet twice in the same way: a failure is told as it was, not shrunk.
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    run_state_machine_as_test(Here, settings=chosen)
+    return Here.seen
+
+
+@pytest.mark.requirement(
+    "LSE-002", "LSE-005", "LSE-006", "RCN-025", "RCN-027", "RCN-028", "GAT-003"
+)
+def test_three_schedulers_and_everybody_else_keep_every_rule(
+    postgresql_engine: sa.Engine, pytestconfig: pytest.Config, record_property: Record
+) -> None:
+    """`make chaos` runs it twenty times as often; F11, F16, F26."""
+    rounds = pytestconfig.getoption("--chaos-rounds")
+    seen = let_loose(postgresql_engine, runs=RUNS, rounds=rounds)
+    record_property(f"{RUNS * rounds} runs of {STEPS} steps", dict(sorted(seen.counts.items())))
+    lacking = {
+        name: seen.counts[name] for name, least in VACUOUS.items() if seen.counts[name] < least
+    }
+    assert not lacking, f"{lacking} happened too seldom to prove anything: {seen.counts}"
+
+
+def without_runner_locks(patch: pytest.MonkeyPatch) -> None:
+    """Read the runners of a commit without locking them."""
+
+    def unlocked(connection: sa.Connection, planned: list[Row]) -> dict[str, Row]:
+        table = sa.select(commit._runners)
+        among = commit._runners.c.runner_id.in_(commit._candidates(planned))
+        rows = connection.execute(table.where(among)).mappings()
+        return {row["runner_id"]: dict(row) for row in rows}
+
+    patch.setattr(commit, "_lock_runners", unlocked)
+
+
+def without_fence(patch: pytest.MonkeyPatch) -> None:
+    """Believe whoever names a lease, whatever its epoch, state and time."""
+    patch.setattr(fence, "staleness", lambda *_arguments: None)
+
+
+def without_keys(patch: pytest.MonkeyPatch) -> None:
+    """Commit without looking again who holds which key."""
+    patch.setattr(keys, "load", lambda _connection: {})
+
+
+def without_sessions(patch: pytest.MonkeyPatch) -> None:
+    """Let a new session leave the old one's leases alone."""
+    patch.setattr("forgeyard.store.runners.revoke_all", lambda *_arguments, **_named: None)
+
+
+@pytest.mark.parametrize(
+    "mutate", [without_runner_locks, without_fence, without_keys, without_sessions]
+)
+def test_the_crowd_notices_what_is_taken_away(
+    postgresql_engine: sa.Engine,
+    monkeypatch: pytest.MonkeyPatch,
+    mutate: Callable[[pytest.MonkeyPatch], None],
+    record_property: Record,
+) -> None:
+    mutate(monkeypatch)
+    with pytest.raises(NOTICED) as caught:
+        let_loose(postgresql_engine, runs=RUNS)
+    record_property(mutate.__name__, str(caught.value).splitlines()[0][:120])
