@@ -253,6 +253,7 @@ class Plant:
         """Give the secret that people and agents present."""
         return self._token_file.read_text().strip()
 
+    @property
     def history(self) -> Path:
         """Tell where every worker and API records what it does to leases."""
         return self.folder / "history"
