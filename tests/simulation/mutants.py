@@ -213,7 +213,7 @@ def without_drain() -> Iterator[None]:
 
 @contextmanager
 def without_keys_of_registrations() -> Iterator[None]:
-    """Open another session whenever a registration is heard, however old it is (found here)."""
+    """Open another session whenever a registration is heard, however old it is."""
 
     def session_of(_message: object, *, now: int, rng: Random) -> str:
         return draw_id("ses", now=now, rng=rng)
@@ -226,7 +226,7 @@ def without_keys_of_registrations() -> Iterator[None]:
 def with_phases_counted_once() -> Iterator[None]:
     """Count a phase from the first word of it, though its agent did not hear that it was heard.
 
-    So it was until the simulation found two processes of one job.
+    So it was at first: the server could end an attempt whose steps might still run.
     """
     with patch.object(phases, "repeat", _nothing):
         yield
