@@ -198,20 +198,27 @@ async def test_books_that_do_not_balance_are_found_and_only_read(house: House) -
 @pytest.mark.requirement("GAT-010", "RCN-025")
 async def test_plans_that_come_to_nothing_are_found_and_told_as_a_share(house: House) -> None:
     """Thirty placements are planned by two schedulers that see the same; one of them gets them."""
-    _beat(house)
     desk = Desk(house.engine)
     desk.register(total=some_resources(cpu=90_000, memory=2**45, disk=2**45, slots=90))
     desk.submit(*(a_job_spec(f"job-{number}") for number in range(30)))
     plans = [desk.plan(), desk.plan()]
     assert desk.commit(plans[0]).granted == 30
-    await assert_only(house, "contention", "ok", "0 of 30 placements")
+    await _contention(house, "ok", "0 of 30 placements")
     desk.commit(plans[1])
-    found = await assert_only(house, "contention", "warn", "30 of 60 placements, mostly job_gone")
+    found = await _contention(house, "warn", "30 of 60 placements, mostly job_gone")
     assert "partitions" in found["advice"]
     told = await house.people.get("/metrics")
     assert "forgeyard_scheduler_conflict_ratio 0.5" in told.text
     _damage(house, sa.update(tables.cycles).values(created_at=1))
-    await assert_only(house, "contention", "ok", "0 of 0 placements")
+    await _contention(house, "ok", "0 of 0 placements")
+
+
+async def _contention(house: House, verdict: str, said: str) -> dict:
+    """Look at this check alone: on a busy machine others may have something to say."""
+    found = (await _examined(house))["contention"]
+    assert found["verdict"] == verdict, found
+    assert said in found["sentence"]
+    return found
 
 
 async def test_events_that_wait_for_long_are_found(house: House) -> None:
