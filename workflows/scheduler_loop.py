@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import (
     ActivityError,
     ChildWorkflowError,
@@ -46,12 +46,15 @@ class SchedulerLoop:
     def __init__(self, state: contracts.LoopState) -> None:
         self._state = state
         self._rounds = 0
+        self._unread: list[RawValue] = []
 
     @workflow.signal(name=contracts.WAKE)
-    def wake(self, wake: contracts.Wake) -> None:
-        """Take note that something changed; a wake that was acted on already changes nothing."""
-        if wake.generation != self._state.handled:
-            self._state = replace(self._state, newest=wake)
+    def wake(self, wake: RawValue) -> None:
+        """Take note that something changed.
+
+        Read later, and then the last one only: while no worker lived, thousands may have come.
+        """
+        self._unread.append(wake)
 
     @workflow.run
     async def run(self, state: contracts.LoopState) -> None:
@@ -67,6 +70,7 @@ class SchedulerLoop:
             self._show()
             _end_if_cancelled()
         await workflow.wait_condition(workflow.all_handlers_finished)
+        self._is_told()
         workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self) -> bool:
@@ -78,12 +82,21 @@ class SchedulerLoop:
             or info.is_target_worker_deployment_version_changed()
         )
 
+    def _is_told(self) -> bool:
+        """Tell whether there is a wake to act on; one that was acted on already is none."""
+        while self._unread:
+            wake = _read(self._unread.pop())
+            if wake is not None and wake.generation != self._state.handled:
+                self._state = replace(self._state, newest=wake)
+                self._unread.clear()
+        return self._state.newest is not None
+
     async def _is_woken(self) -> bool:
         """Wait for a wake, no longer than the state says, and take it."""
-        if self._state.newest is None and self._state.wait_ms:
+        if not self._is_told() and self._state.wait_ms:
             try:
                 await workflow.wait_condition(
-                    lambda: self._state.newest is not None,
+                    self._is_told,
                     timeout=timedelta(milliseconds=self._state.wait_ms),
                     timeout_summary=self._waits_for(),
                 )
@@ -93,14 +106,22 @@ class SchedulerLoop:
         if newest is None:
             return False
         self._state = replace(self._state, newest=None, handled=newest.generation)
+        self._heard(newest.mark)
         return True
+
+    def _heard(self, mark: str) -> None:
+        """Keep the newest mark of the store, so that an older store is recognised by it."""
+        self._state = replace(self._state, mark=mark or self._state.mark)
+
+    def _partition(self) -> contracts.Partition:
+        return contracts.Partition(partition=self._state.partition, mark=self._state.mark)
 
     async def _is_pending(self) -> bool:
         """Peek whether a job waits at all; if the store does not answer, assume that one does."""
         try:
             return await workflow.execute_activity(
                 contracts.is_pending,
-                contracts.Partition(partition=self._state.partition),
+                self._partition(),
                 start_to_close_timeout=PEEK_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=2),
                 summary="does any job wait?",
@@ -119,6 +140,7 @@ class SchedulerLoop:
             workflow.logger.warning("cycle %d failed: %s", self._state.cycle, cause)
             self._state = self._after_nothing(failure=str(cause))
             return
+        self._heard(summary.mark)
         self._state = self._after(summary)
 
     async def _child(self) -> contracts.CycleSummary:
@@ -128,7 +150,7 @@ class SchedulerLoop:
             try:
                 summary: contracts.CycleSummary = await workflow.execute_child_workflow(
                     contracts.SCHEDULING_CYCLE,
-                    contracts.Partition(partition=self._state.partition),
+                    self._partition(),
                     id=contracts.cycle_workflow_id(self._state.partition, self._state.cycle),
                     result_type=contracts.CycleSummary,
                     execution_timeout=CYCLE_TIMEOUT,
@@ -209,11 +231,24 @@ class SchedulerLoop:
             else "No cycle yet: nothing waits.\n\n"
         )
         failed = f"**The last cycle failed:** {state.failure}\n\n" if state.failure else ""
+        held = f"**Nothing is placed:** {last.held}\n\n" if last and last.held else ""
         workflow.set_current_details(
-            f"### Scheduler of `{state.partition}`\n\n{found}{failed}"
+            f"### Scheduler of `{state.partition}`\n\n{held}{found}{failed}"
             f"{state.cycle} cycles so far, wake {state.handled}. "
             f"Looks again in {state.wait_ms / 1000:g} s, or as soon as something changes."
         )
+
+
+def _read(wake: RawValue) -> contracts.Wake | None:
+    """Read a wake; one that nobody can read is dropped, for a later one or a look follows."""
+    try:
+        read: contracts.Wake = workflow.payload_converter().from_payload(
+            wake.payload, contracts.Wake
+        )
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        workflow.logger.warning("a wake that cannot be read was dropped: %s", error)
+        return None
+    return read
 
 
 def _end_if_cancelled() -> None:

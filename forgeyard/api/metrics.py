@@ -163,6 +163,11 @@ def _of_leases(found: Figures) -> Iterator[Metric]:
 
 def _of_scheduling(found: Figures) -> Iterator[Metric]:
     status = found.status
+    yield _one(
+        "forgeyard_store_held",
+        "Whether nothing is placed or ended, for the store may be an older one; to be confirmed.",
+        int(bool(status.store_hold)),
+    )
     up = status.last_cycle.pressure.split(",") if status.last_cycle else ()
     yield _many(
         "forgeyard_scheduler_backpressure",
@@ -184,6 +189,11 @@ def _of_scheduling(found: Figures) -> Iterator[Metric]:
         "forgeyard_scheduler_wakes_unsignalled",
         "Changes that the scheduler loop has not been told of.",
         status.wake_generation - status.wake_signalled,
+    )
+    yield _one(
+        "forgeyard_scheduler_conflict_ratio",
+        "The share of the placements planned in the last 15 minutes that their commits refused.",
+        found.contention.ratio,
     )
     if found.last_cycle_ms is not None:
         yield _one(

@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from forgeyard.store.lineage_tables import lineage, store_claims, store_marks
 from forgeyard.store.rule_tables import (
     cycles,
     device_holds,
@@ -40,6 +41,7 @@ __all__ = [
     "jobs",
     "key_holds",
     "leases",
+    "lineage",
     "liveness",
     "log_chunks",
     "maintenance_windows",
@@ -57,6 +59,8 @@ __all__ = [
     "scopes",
     "service_health",
     "sessions",
+    "store_claims",
+    "store_marks",
     "wakes",
 ]
 
@@ -140,7 +144,13 @@ jobs = sa.Table(
     sa.Index("ix_jobs_state_partition_class", "state", "partition", "requirement_class"),
     sa.Index("ix_jobs_class_queue_leased_at", "requirement_class", "queue_id", "leased_at"),
     sa.Index("ix_jobs_queue_name", "queue_id", "name", "job_id"),
-    sa.Index("ix_jobs_reused_from", "reused_from"),
+    sa.Index(
+        "ix_jobs_reused_from",
+        "reused_from",
+        postgresql_where=sa.text("reused_from IS NOT NULL"),
+        sqlite_where=sa.text("reused_from IS NOT NULL"),
+    ),
+    postgresql_with={"fillfactor": 60},  # a row that changes stays in its page
 )
 
 job_needs = sa.Table(
@@ -190,6 +200,7 @@ attempts = sa.Table(
     number("settled_at", nullable=True),
     sa.UniqueConstraint("job_id", "number"),
     sa.Index("ix_attempts_run_id", "run_id"),
+    postgresql_with={"fillfactor": 70},
 )
 
 leases = sa.Table(
@@ -221,6 +232,7 @@ leases = sa.Table(
     sa.UniqueConstraint("job_id", "epoch"),
     sa.Index("ix_leases_state_expires_at", "state", "expires_at"),
     sa.Index("ix_leases_session_id_state", "session_id", "state"),
+    postgresql_with={"fillfactor": 70},
 )
 
 reservations = sa.Table(
@@ -285,6 +297,7 @@ runners = sa.Table(
         " AND reserved_disk_bytes >= 0 AND reserved_slots >= 0",
         name="reserved_not_negative",
     ),
+    postgresql_with={"fillfactor": 70},
 )
 
 sessions = sa.Table(
