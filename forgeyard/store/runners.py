@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
 from forgeyard.model.ids import RunnerId, SessionId, new_id
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import (
     PROTOCOL_VERSION,
     Heartbeat,
@@ -21,15 +21,13 @@ from forgeyard.model.protocol import (
     Registered,
 )
 from forgeyard.model.runner import ResourcePressure, RunnerHealth, RunnerState, Suspicion
-from forgeyard.model.transitions import LeaseState, SessionState
+from forgeyard.model.transitions import SessionState
 from forgeyard.model.units import Millis
-from forgeyard.scheduler.reliability import DISCONNECT
 from forgeyard.store import (
     changes,
     codec,
     generations,
     lineage,
-    liveness,
     registrations,
     reported,
     reports,
@@ -37,14 +35,12 @@ from forgeyard.store import (
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
-from forgeyard.store.penalties import penalise
 from forgeyard.store.reconcile import books
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
 SUPERSEDED = "a new session of the runner began"
-LOSSES_PER_CALL = 50
 DECLARABLE = (RunnerState.UNHEALTHY, RunnerState.ONLINE)
 """What an operator may say of a runner that its agent cannot know."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
@@ -83,7 +79,7 @@ def register(
     _open_session(connection, runner_id, session_id, now=now)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
-    _change(
+    change(
         connection,
         runner,
         state,
@@ -208,7 +204,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     able = _able(message, now=now)
     said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings)
-    _change(
+    change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
     )
     connection.execute(
@@ -297,71 +293,8 @@ def close(connection: sa.Connection, session_id: str, *, policy: LeasePolicy) ->
     reason = "its agent left"
     end_session(connection, session_id, SessionState.CLOSED, reason=reason, now=now)
     revoke_all(connection, held, reason=reason, now=now, policy=policy)
-    _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, session_id=None)
+    change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, session_id=None)
     changes.wake_all_waiting(connection, reason=f"runner {runner['name']} left")
-
-
-def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
-    """Give silent runners no more work, and end those of their sessions that hold no lease.
-
-    A lease lives by its own clock, and an agent may come back in time to go on with it: until then
-    its session stays open, however long it is silent.
-    """
-    now = database_now(connection)
-    if liveness.renewals_are_out(connection, now=now, policy=policy):
-        return 0
-    limit = now - policy.lease.session_silence
-    offline = _runners.c.state == RunnerState.OFFLINE.value
-    query = (
-        sa.select(_sessions.c.runner_id, _sessions.c.session_id)
-        .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
-        .where(
-            _sessions.c.state == SessionState.OPEN.value,
-            _sessions.c.last_seen_at < limit,
-            ~sa.and_(offline, _holds_lease(_sessions.c.session_id, now=now)),
-        )
-        .order_by(_sessions.c.last_seen_at)
-        .limit(LOSSES_PER_CALL)
-    )
-    return sum(
-        _lose(connection, runner_id, session_id, now=now, policy=policy)
-        for runner_id, session_id in sorted(
-            (row.runner_id, row.session_id) for row in connection.execute(query)
-        )
-    )
-
-
-def _lose(
-    connection: sa.Connection,
-    runner_id: str,
-    session_id: str,
-    *,
-    now: int,
-    policy: SchedulingPolicy,
-) -> int:
-    runner = lock_runner(connection, runner_id)
-    limit = now - policy.lease.session_silence
-    if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
-        return 0
-    reason, lost = "its agent was silent for too long", False
-    waits = connection.execute(sa.select(_holds_lease(session_id, now=now))).scalar_one()
-    if not waits:
-        lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
-    if runner["session_id"] == session_id:
-        if runner["state"] != RunnerState.OFFLINE:
-            penalise(connection, runner_id, points=DISCONNECT, now=now, policy=policy.lease)
-        kept = {} if waits else {"session_id": None}
-        _change(connection, runner, RunnerState.OFFLINE, reason=reason, now=now, **kept)
-    return int(lost)
-
-
-def _holds_lease(session_id: str | sa.ColumnElement[str], *, now: int) -> sa.ColumnElement[bool]:
-    """Tell whether an accepted lease of a session is alive, so that its agent may yet come back."""
-    return sa.exists().where(
-        _leases.c.session_id == session_id,
-        _leases.c.state == LeaseState.ACTIVE.value,
-        _leases.c.expires_at + _leases.c.grace_ms >= now,
-    )
 
 
 def drain(
@@ -377,7 +310,7 @@ def drain(
     online = runner["state"] != RunnerState.OFFLINE
     state = RunnerState.DRAINING if online else RunnerState.OFFLINE
     wish = {"drain_requested": 1, "drain_reason": reason}
-    changed = _change(connection, runner, state, reason=f"drained: {reason}", now=now, **wish)
+    changed = change(connection, runner, state, reason=f"drained: {reason}", now=now, **wish)
     changes.audit(
         connection,
         actor=actor,
@@ -404,7 +337,7 @@ def undrain(
     draining = runner["state"] == RunnerState.DRAINING
     rest = _wanted({**runner, **wish}) or RunnerState.ONLINE
     state = rest if draining else RunnerState(runner["state"])
-    changed = _change(connection, runner, state, reason=f"undrained: {reason}", now=now, **wish)
+    changed = change(connection, runner, state, reason=f"undrained: {reason}", now=now, **wish)
     changes.audit(
         connection,
         actor=actor,
@@ -447,7 +380,7 @@ def declare(
     after = _wanted({**runner, **wish}) or RunnerState.ONLINE
     if runner["session_id"] is None:
         after = RunnerState.OFFLINE
-    changed = _change(
+    changed = change(
         connection, runner, after, reason=f"declared {state}: {reason}", now=now, **wish
     )
     changes.audit(
@@ -476,7 +409,7 @@ def id_of(connection: sa.Connection, name_or_id: str) -> str:
     return str(runner_id)
 
 
-def _change(
+def change(
     connection: sa.Connection,
     runner: Row,
     state: RunnerState,

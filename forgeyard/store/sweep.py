@@ -23,9 +23,9 @@ from forgeyard.store import (
     lineage,
     liveness,
     queue_timeout,
-    runners,
     runs,
     settle,
+    silence,
     tables,
 )
 from forgeyard.store.changes import DeadlineKind
@@ -313,7 +313,7 @@ _ENFORCE: Mapping[DeadlineKind, Enforce] = {
 
 
 def _lose_sessions(connection: sa.Connection, _partition: str, policy: SchedulingPolicy) -> bool:
-    return runners.lose_silent_sessions(connection, policy=policy) > 0
+    return silence.lose_silent_sessions(connection, policy=policy) > 0
 
 
 def _wake_stuck(connection: sa.Connection, partition: str, _policy: SchedulingPolicy) -> bool:

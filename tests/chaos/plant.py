@@ -29,6 +29,7 @@ from forgeyard.store import tables
 from forgeyard.store.engine import open_engine, read
 from tests.chaos import standin
 from tests.chaos.invariants import ALWAYS, AT_REST, violations
+from tests.chaos.process import Process
 from tests.integration.agent.scripts import is_alive
 from tests.integration.temporal.server import Server, free_port
 from worker.standalone import temporal_binary
@@ -51,50 +52,6 @@ def until(
     while not holds():
         assert time.monotonic() < deadline, or_say()
         time.sleep(every_s)
-
-
-@dataclass(kw_only=True)
-class Process:
-    """One process of ours; what it prints goes to a file."""
-
-    name: str
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    log: Path
-    popen: "subprocess.Popen[bytes]"
-
-    @property
-    def pid(self) -> int:
-        """Tell its number."""
-        return self.popen.pid
-
-    @property
-    def is_running(self) -> bool:
-        """Tell whether it has not ended."""
-        return self.popen.poll() is None
-
-    def kill(self) -> None:
-        """End it as a crash would."""
-        self.popen.kill()
-        self.popen.wait(10)
-
-    def freeze(self) -> None:
-        """Let it do nothing, and notice nothing of that."""
-        self.popen.send_signal(signal.SIGSTOP)
-
-    def thaw(self) -> None:
-        """Let it go on."""
-        self.popen.send_signal(signal.SIGCONT)
-
-    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, and insist."""
-        if self.is_running:
-            self.thaw()
-            self.popen.send_signal(number)
-            try:
-                self.popen.wait(10)
-            except subprocess.TimeoutExpired:
-                self.kill()
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from forgeyard.model.job import FailureClass
 from forgeyard.model.protocol import Outcome
 from forgeyard.model.runner import RejectReason
 from forgeyard.scheduler.reliability import DISCONNECT, FAULT, FAULTS, MOST
-from forgeyard.store import runners, snapshot, tables
+from forgeyard.store import silence, snapshot, tables
 from forgeyard.store.engine import read
 from tests.builders import PARTITION, a_job_spec
 from tests.leasing import HOUR, Desk
@@ -76,7 +76,7 @@ def test_an_attempt_that_is_lost_counts_however_it_was_lost(desk: Desk) -> None:
 def test_a_session_that_fell_silent_counts_half(desk: Desk) -> None:
     desk.register()
     desk.later(HOUR)
-    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 1
+    assert desk.change(silence.lose_silent_sessions, policy=desk.policy) == 1
     assert penalty(desk) == DISCONNECT
 
 

@@ -10,7 +10,7 @@ from forgeyard.model.equipment import Device, Equipment, Provenance
 from forgeyard.model.protocol import CompletionVerdict, Registered, RenewalVerdict
 from forgeyard.model.runner import ResourcePressure
 from forgeyard.scheduler.reliability import DISCONNECT
-from forgeyard.store import overview, runners, tables
+from forgeyard.store import overview, runners, silence, tables
 from forgeyard.store.engine import read
 from forgeyard.store.leases import Refused
 from tests.builders import RNG, a_job_spec, a_registration, some_capabilities, some_resources
@@ -358,7 +358,7 @@ def test_a_silent_runner_gets_no_work_but_its_lease_lives_by_its_own_clock(desk:
 
 
 def lose_silent(desk: Desk) -> int:
-    return desk.change(runners.lose_silent_sessions, policy=desk.policy)
+    return desk.change(silence.lose_silent_sessions, policy=desk.policy)
 
 
 def test_an_agent_that_comes_back_before_its_lease_lapses_goes_on_with_it(desk: Desk) -> None:
@@ -380,7 +380,7 @@ def test_silent_runners_that_wait_for_their_agents_hold_up_no_other(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sweep looks at so many sessions; those that have long been silent are not among them."""
-    monkeypatch.setattr(runners, "LOSSES_PER_CALL", 1)
+    monkeypatch.setattr(silence, "LOSSES_PER_CALL", 1)
     waiting = desk.active()
     desk.later(desk.policy.lease.session_silence + 1)
     desk.renew(waiting)
@@ -395,5 +395,5 @@ def test_silent_runners_that_wait_for_their_agents_hold_up_no_other(
 def test_a_session_that_was_heard_of_is_not_lost(desk: Desk) -> None:
     registered = desk.register()
     desk.later(desk.policy.lease.session_silence - 5_000)
-    assert desk.change(runners.lose_silent_sessions, policy=desk.policy) == 0
+    assert desk.change(silence.lose_silent_sessions, policy=desk.policy) == 0
     desk.heartbeat(registered.session_id)
