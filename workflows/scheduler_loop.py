@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Final
 
 from temporalio import workflow
-from temporalio.common import RetryPolicy
+from temporalio.common import RawValue, RetryPolicy
 from temporalio.exceptions import (
     ActivityError,
     ChildWorkflowError,
@@ -46,12 +46,15 @@ class SchedulerLoop:
     def __init__(self, state: contracts.LoopState) -> None:
         self._state = state
         self._rounds = 0
+        self._unread: list[RawValue] = []
 
     @workflow.signal(name=contracts.WAKE)
-    def wake(self, wake: contracts.Wake) -> None:
-        """Take note that something changed; a wake that was acted on already changes nothing."""
-        if wake.generation != self._state.handled:
-            self._state = replace(self._state, newest=wake)
+    def wake(self, wake: RawValue) -> None:
+        """Take note that something changed.
+
+        Read later, and then the last one only: while no worker lived, thousands may have come.
+        """
+        self._unread.append(wake)
 
     @workflow.run
     async def run(self, state: contracts.LoopState) -> None:
@@ -67,6 +70,7 @@ class SchedulerLoop:
             self._show()
             _end_if_cancelled()
         await workflow.wait_condition(workflow.all_handlers_finished)
+        self._is_told()
         workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     def _is_full(self) -> bool:
@@ -78,12 +82,21 @@ class SchedulerLoop:
             or info.is_target_worker_deployment_version_changed()
         )
 
+    def _is_told(self) -> bool:
+        """Tell whether there is a wake to act on; one that was acted on already is none."""
+        while self._unread:
+            wake = _read(self._unread.pop())
+            if wake is not None and wake.generation != self._state.handled:
+                self._state = replace(self._state, newest=wake)
+                self._unread.clear()
+        return self._state.newest is not None
+
     async def _is_woken(self) -> bool:
         """Wait for a wake, no longer than the state says, and take it."""
-        if self._state.newest is None and self._state.wait_ms:
+        if not self._is_told() and self._state.wait_ms:
             try:
                 await workflow.wait_condition(
-                    lambda: self._state.newest is not None,
+                    self._is_told,
                     timeout=timedelta(milliseconds=self._state.wait_ms),
                     timeout_summary=self._waits_for(),
                 )
@@ -214,6 +227,18 @@ class SchedulerLoop:
             f"{state.cycle} cycles so far, wake {state.handled}. "
             f"Looks again in {state.wait_ms / 1000:g} s, or as soon as something changes."
         )
+
+
+def _read(wake: RawValue) -> contracts.Wake | None:
+    """Read a wake; one that nobody can read is dropped, for a later one or a look follows."""
+    try:
+        read: contracts.Wake = workflow.payload_converter().from_payload(
+            wake.payload, contracts.Wake
+        )
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        workflow.logger.warning("a wake that cannot be read was dropped: %s", error)
+        return None
+    return read
 
 
 def _end_if_cancelled() -> None:

@@ -48,7 +48,9 @@ def cluster(
 
 def sessions(cluster: Cluster) -> list[str]:
     """List the sessions that were ever opened."""
-    return [row["session_id"] for row in cluster.rows(sa.select(tables.sessions.c.session_id))]
+    return sorted(
+        row["session_id"] for row in cluster.rows(sa.select(tables.sessions.c.session_id))
+    )
 
 
 def test_a_worker_and_an_api_that_are_killed_cost_no_job_and_no_attempt(
@@ -76,13 +78,14 @@ def kill_and_replace(cluster: Cluster, rounds: Rounds, rng: Random, flow: Traffi
     if open_runs:
         rounds.hit()
     killed_at, newest = time.monotonic(), cluster.newest_lease()
-    until(lambda: cluster.newest_lease() > newest, every_s=0.02, within_s=60, or_say=cluster.tails)
-    rounds.took("killed to next lease", time.monotonic() - killed_at, goal_s=40)
+    until(lambda: cluster.newest_lease() > newest, every_s=0.02, within_s=90, or_say=cluster.tails)
+    rounds.took("killed to next lease", time.monotonic() - killed_at, goal_s=60)
     cluster.open_worker(worker)
     cluster.open_api(api)
     cluster.until_serving(api)
 
 
+@pytest.mark.requirement("RCN-006")
 def test_replacing_every_worker_and_api_costs_no_attempt_and_no_client_an_error(
     cluster: Cluster, rounds: Rounds
 ) -> None:
@@ -109,8 +112,8 @@ def replace(cluster: Cluster, rounds: Rounds, name: str, flow: Traffic) -> bool:
     is_busy = any(cluster.run_state(run) in OPEN for run in flow.runs[-5:])
     process.popen.send_signal(signal.SIGTERM)
     asked_at = time.monotonic()
-    assert process.popen.wait(60) == 0, process.log.read_text()
-    rounds.took(f"{name[:-2]} asked to end to ended", time.monotonic() - asked_at, goal_s=45)
+    assert process.popen.wait(150) == 0, process.log.read_text()
+    rounds.took(f"{name[:-2]} asked to end to ended", time.monotonic() - asked_at, goal_s=120)
     if name.startswith("worker"):
         cluster.until_polling(cluster.open_worker(name))
     else:
@@ -162,13 +165,17 @@ def started(client: Client, *, body: dict[str, object], key: str = "") -> str:
 
 def test_what_one_api_took_in_the_other_knows_and_tells(cluster: Cluster) -> None:
     """A source, and a log that is followed page by page at one API after the other."""
+    cluster.file("executed").touch()
     with TemporaryFile() as file, cluster.client("api-1") as one, cluster.client("api-2") as two:
         packed = archive.pack(cluster.folder / "shared", file, limit=2**20)
         file.seek(0)
         one.put_blob(packed.digest, packed.size, file)
         assert two.has_blob(packed.digest)
         lines = "\n".join(f"echo line-{n}; sleep 0.2" for n in range(10))
-        document = {"name": "told", "jobs": {"job": a_job(f"ls\n{lines}")}}
+        document = {
+            "name": "told",
+            "jobs": {"job": a_job(f"[ -e executed ] && echo found\n{lines}")},
+        }
         run_id = started(two, body={"document": document, "source_digest": packed.digest})
         text, cursor, ended, pages = "", None, False, 0
         while not ended:
@@ -178,7 +185,7 @@ def test_what_one_api_took_in_the_other_knows_and_tells(cluster: Cluster) -> Non
             text += "".join(chunk["text"] for chunk in found["chunks"])
             cursor, ended, pages = found["next"], found["ended"], pages + 1
     assert pages > 2
-    assert "executed" in text
+    assert "found" in text
     assert [line for line in text.splitlines() if line.startswith("line-")] == [
         f"line-{n}" for n in range(10)
     ]

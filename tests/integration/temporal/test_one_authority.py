@@ -1,6 +1,7 @@
 """Loops that roll over under fire, grow long, or run twice: nothing is lost, nothing is doubled."""
 
 import asyncio
+import itertools
 import json
 import random
 from collections import Counter
@@ -16,7 +17,11 @@ from forgeyard.store import tables
 from tests.builders import a_job_spec
 from tests.integration.temporal.house import Driver, House, until
 
-pytestmark = pytest.mark.integration
+pytestmark = [
+    pytest.mark.integration,
+    # The SDK drops handlers of a run that has continued as new while signals came in.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 SIGNALS = 200
 BUDGET = 2_000
 """Events that no history of ours may reach."""
@@ -60,10 +65,13 @@ def wakes_in(events: list[HistoryEvent]) -> list[int]:
 async def send_wakes(house: House, count: int, rng: random.Random, *, over_s: float) -> None:
     """Send so many different wakes, each at a moment of its own."""
 
+    loop = house.client.get_workflow_handle(contracts.loop_workflow_id(house.partition))
+    at_once = asyncio.Semaphore(20)
+
     async def send(generation: int) -> None:
         await asyncio.sleep(rng.uniform(0, over_s))
-        wake = contracts.Wake(generation=generation, reason="under fire")
-        await starts.wake_loop(house.client, house.partition, wake, task_queue=house.queue)
+        async with at_once:
+            await loop.signal(contracts.WAKE, contracts.Wake(generation=generation))
 
     await asyncio.gather(*(send(generation) for generation in range(1, count + 1)))
 
@@ -94,7 +102,7 @@ async def test_no_wake_is_lost_or_taken_twice_while_the_loop_continues_as_new(
 async def test_a_loop_s_history_stays_far_below_the_limits_whatever_wakes_it(
     house: House, record_property: Callable[[str, object], None], signals: int
 ) -> None:
-    """F19: also when a thousand wakes came while no worker lived."""
+    """F19: also when many wakes came while no worker lived."""
     loop_id = contracts.loop_workflow_id(house.partition)
     await start_loop(house, rounds_per_run=1_000_000)
     await send_wakes(house, signals, random.Random(19), over_s=1.0)
@@ -133,6 +141,7 @@ async def test_upkeep_s_run_stays_far_below_the_limits(
     assert 10 * len(first) < BUDGET
 
 
+@pytest.mark.requirement("RCN-006", "INV-038")
 async def test_two_loops_with_memories_of_their_own_lease_every_job_once(
     any_house: House, record_property: Callable[[str, object], None]
 ) -> None:
@@ -148,18 +157,38 @@ async def test_two_loops_with_memories_of_their_own_lease_every_job_once(
                 house.submit_silently(*(a_job_spec(name=f"job-{n}") for n in range(5)))
                 for _ in range(8)
             ]
-            generation = 0
-            while any(house.run_state(run) not in ("succeeded", "failed") for run in runs):
-                generation += 1
-                await wake_both(house, other, generation)
+            generations = itertools.count(1)
+
+            async def are_done() -> bool:
+                await wake_both(house, other, next(generations))
                 await asyncio.sleep(0.2)
-    assert [house.run_state(run) for run in runs] == ["succeeded"] * len(runs)
+                return all(house.run_state(run) == "succeeded" for run in runs)
+
+            await until(
+                are_done, within_s=150, or_say=lambda: str(house.rows(sa.select(tables.jobs)))
+            )
     cycles, leases = tables.cycles, tables.leases
     attempts = [row for run in runs for row in house.attempts(run)]
     assert len(attempts) == len({row["job_id"] for row in attempts}) == 40
     assert len(house.rows(sa.select(leases.c.lease_id))) == 40
     rivals = house.rows(sa.select(cycles).where(cycles.c.granted < cycles.c.planned))
     record_property("cycles that another one beat to a job", len(rivals))
+
+
+async def test_a_wake_that_nobody_can_read_is_dropped_and_the_next_one_is_heard(
+    house: House,
+) -> None:
+    loop_id = contracts.loop_workflow_id(house.partition)
+    loop = house.client.get_workflow_handle(loop_id)
+    async with house.bare_worker():
+        await start_loop(house)
+        await loop.signal(contracts.WAKE, "what?")
+        await loop.signal(contracts.WAKE, contracts.Wake(generation=7))
+
+        async def is_heard() -> bool:
+            return "wake 7" in await house.details(loop_id)
+
+        await until(is_heard, within_s=90)
 
 
 async def wake_both(house: House, other: House, generation: int) -> None:
