@@ -40,9 +40,13 @@ def attributes(kind: str, *more: SearchAttributePair[str]) -> TypedSearchAttribu
     return TypedSearchAttributes((SearchAttributePair(KIND, kind), *more))
 
 
-def attempt_workflow_id(job_id: str, number: int) -> str:
-    """Name the workflow of one attempt."""
-    return f"attempt/{job_id}/{number}"
+def attempt_workflow_id(job_id: str, number: int, era: int = 0) -> str:
+    """Name the workflow of one attempt.
+
+    A restored store counts attempts that a lost future has counted already: its era tells them
+    apart.
+    """
+    return f"attempt/{job_id}/{number}/{era}" if era else f"attempt/{job_id}/{number}"
 
 
 def loop_workflow_id(partition: str) -> str:
@@ -65,6 +69,8 @@ class Partition:
     """A scheduling domain."""
 
     partition: str
+    mark: str = ""
+    """The newest mark of the store that the asker knows; see `forgeyard.store.lineage`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,7 @@ class Wake:
 
     generation: int
     reason: str = ""
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +98,9 @@ class CyclePlan:
     """Classes were parked and jobs not looked at yet, so another cycle may place more."""
     wake_in_ms: int = 0
     """In so long a reason ends that passes by itself; 0 is never."""
+    mark: str = ""
+    held: str = ""
+    """Why nothing was planned at all: the store may be an older one that was put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +109,7 @@ class Cycle:
 
     cycle_id: int
     partition: str
+    mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,6 +132,8 @@ class CycleSummary:
     parked: int = 0
     more: bool = False
     wake_in_ms: int = 0
+    mark: str = ""
+    held: str = ""
 
     @property
     def hopeful(self) -> int:
@@ -147,6 +160,8 @@ class LoopState:
     """Cycles in a row that planned placements, none of which the commit found room for."""
     last: CycleSummary | None = None
     failure: str = ""
+    mark: str = ""
+    """Of the store, as it was last heard: a store that does not know it is an older one."""
     rounds_per_run: int = 100
     """Looks after which it continues as new, if its history is not long before."""
 
@@ -161,6 +176,7 @@ class UpkeepState:
     """Rounds since it was first started."""
     forgot_ms: int = 0
     """When retention was applied last, by the workflow's clock; 0 is never."""
+    mark: str = ""
     rounds_per_run: int = 100
     reconciled_ms: int = 0
     """When a reconciliation was last begun, by the workflow's clock; 0 is never."""
@@ -188,6 +204,7 @@ class AttemptStart:
     run_name: str
     runner_name: str
     backstop_ms: int = 0
+    era: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,6 +254,7 @@ class SweepSummary:
     alert: str = ""
     period_ms: int = 0
     """The pause until the next sweep that the policy in force wants; 0 leaves it as it is."""
+    mark: str = ""
     more: bool = False
     """Leases are left that have lapsed: the next sweep begins at once."""
 

@@ -9,7 +9,7 @@ from activities import contracts
 from activities.relay import Waker
 from forgeyard import tracing
 from forgeyard.model.policy import SchedulingPolicy
-from forgeyard.store import changes, leases, policies, settle
+from forgeyard.store import changes, leases, lineage, policies, settle
 from forgeyard.store.changes import ATTEMPT, Row
 from forgeyard.store.engine import write
 from forgeyard.store.settle import Settlement
@@ -25,8 +25,13 @@ class LeasingActivities:
 
     @activity.defn(name="attempt.read", no_thread_cancel_exception=True)
     def read_attempt(self, request: contracts.Attempt) -> contracts.AttemptView:
-        """Read an attempt, applying a deadline of its that has passed as the sweep would."""
+        """Read an attempt, applying a deadline of its that has passed as the sweep would.
+
+        Raises:
+            StoreHeld: whether there is such an attempt, and how it stands, is not certain yet.
+        """
         with write(self._engine) as connection:
+            lineage.demand_free(connection)
             policy = policies.current(connection, self._built_in).policy
             view = leases.attempt_view(connection, request.attempt_id, policy)
         return contracts.AttemptView(
@@ -41,6 +46,9 @@ class LeasingActivities:
         """Settle an attempt that has ended; settled already, only tell what was decided.
 
         A job that is to be tried again wakes the scheduler.
+
+        Raises:
+            StoreHeld: nothing is decided for now.
         """
         with tracing.span("attempt.settle", attempt_id=request.attempt_id) as span:
             attempt, settlement = await asyncio.to_thread(
@@ -61,6 +69,7 @@ def _settle(
     engine: sa.Engine, attempt_id: str, built_in: SchedulingPolicy
 ) -> tuple[Row, Settlement]:
     with write(engine) as connection:
+        lineage.demand_free(connection)
         policy = policies.current(connection, built_in).policy
         settlement = settle.settle(connection, attempt_id, policy=policy.lease)
         return changes.find(connection, ATTEMPT, attempt_id), settlement

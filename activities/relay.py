@@ -21,7 +21,7 @@ from temporalio.service import RPCError, RPCStatusCode
 from activities import contracts, starts
 from forgeyard import clock, telemetry, tracing
 from forgeyard.errors import StoreUnavailable
-from forgeyard.store import outbox, tables
+from forgeyard.store import lineage, outbox, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import read, write
 
@@ -196,6 +196,7 @@ class _Post:
             run_name=payload["run_name"],
             runner_name=payload["runner_name"],
             backstop_ms=payload.get("backstop_ms", 0),
+            era=row["era"],
         )
         event = None
         if row["kind"] != contracts.LEASE_GRANTED:
@@ -247,11 +248,14 @@ def _told(error: Exception) -> str:
 
 
 def _claim(engine: sa.Engine, older_than_ms: int) -> Sequence[Row]:
+    """Take events to send, none while the store is held: Temporal may know how they went on."""
     with read(engine) as connection:
-        if not outbox.is_claimable(connection, older_than_ms=older_than_ms):
+        here = lineage.current(connection)
+        if here.hold or not outbox.is_claimable(connection, older_than_ms=older_than_ms):
             return []
     with write(engine) as connection:
-        return outbox.claim(connection, limit=BATCH, for_ms=CLAIM_MS, older_than_ms=older_than_ms)
+        rows = outbox.claim(connection, limit=BATCH, for_ms=CLAIM_MS, older_than_ms=older_than_ms)
+    return [{**row, "era": here.era} for row in rows]
 
 
 def _record(engine: sa.Engine, rows: Sequence[Row], arrived: set[str]) -> None:
@@ -273,9 +277,10 @@ def _is_settled(engine: sa.Engine, attempt_id: str) -> bool:
 def _claim_wake(engine: sa.Engine, partition: str) -> contracts.Wake | None:
     with write(engine) as connection:
         claimed = outbox.claim_wake(connection, partition, min_gap_ms=WAKE_GAP_MS)
+        mark = "" if claimed is None else lineage.current(connection).mark
     if claimed is None:
         return None
-    return contracts.Wake(generation=claimed.generation, reason=claimed.reason)
+    return contracts.Wake(generation=claimed.generation, reason=claimed.reason, mark=mark)
 
 
 def _unclaim_wake(engine: sa.Engine, partition: str, wake: contracts.Wake) -> None:

@@ -24,6 +24,7 @@ from forgeyard.scheduler.snapshot import Snapshot
 from forgeyard.store import (
     commit,
     generations,
+    lineage,
     parked_classes,
     parking,
     policies,
@@ -57,6 +58,8 @@ class SchedulingActivities:
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
     def is_pending(self, request: contracts.Partition) -> bool:
         """Look for one eligible job of the partition whose class is not parked."""
+        if self._hold(request.mark) is not None:
+            return False
         jobs = tables.jobs
         with read(self._engine) as connection:
             generation = generations.current(connection)
@@ -72,8 +75,13 @@ class SchedulingActivities:
     def plan_cycle(self, request: contracts.Partition) -> contracts.CyclePlan:
         """Plan on a snapshot and store the decisions under a fresh cycle id.
 
-        A retry draws another id; a plan that nobody commits does nothing.
+        A retry draws another id; a plan that nobody commits does nothing. While the store is
+        held nothing is planned at all.
         """
+        hold = self._hold(request.mark)
+        if hold is not None:
+            held = lineage.refusal(hold).message
+            return contracts.CyclePlan(cycle_id=0, eligible=0, runners=0, planned=0, held=held)
         began, cycle = clock.monotonic(), _cycle()
         with tracing.root_span("scheduler.cycle", of=cycle, partition=request.partition) as span:
             with read(self._engine) as connection:
@@ -111,7 +119,17 @@ class SchedulingActivities:
             parked=seen.parked,
             more=saved.parked and len(seen.jobs) < seen.waiting - seen.parked,
             wake_in_ms=max(1, plan.wake_at - seen.taken_at) if plan.wake_at else 0,
+            mark=self._mark(),
         )
+
+    def _hold(self, mark: str) -> lineage.Hold | None:
+        """Hear what the loop knows of the store; tell why nothing may be decided, if so."""
+        return lineage.ask(self._engine, mark, witness="the scheduler's loop").hold
+
+    def _mark(self) -> str:
+        """Read the mark that the loop shows next time: that of this plan, or a newer one."""
+        with read(self._engine) as connection:
+            return lineage.current(connection).mark
 
     def _clear(
         self, nominations: Sequence[Nomination], partition: str, policy: SchedulingPolicy
@@ -140,6 +158,7 @@ class SchedulingActivities:
     def commit_cycle(self, request: contracts.Cycle) -> contracts.CycleCommit:
         """Commit a stored plan; a second time only its stored verdicts come back."""
         began, cycle_id = clock.monotonic(), request.cycle_id
+        self._hold(request.mark)
         with tracing.span("scheduler.lease", of=_cycle(), cycle_id=cycle_id) as span:
             with write(self._engine) as connection:
                 outcome = commit.commit_cycle(connection, cycle_id, built_in=self._built_in)

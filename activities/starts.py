@@ -37,7 +37,7 @@ async def start_attempt(
     await client.start_workflow(
         contracts.ATTEMPT_LEASE,
         start,
-        id=contracts.attempt_workflow_id(start.job_id, start.number),
+        id=contracts.attempt_workflow_id(start.job_id, start.number, start.era),
         task_queue=task_queue,
         id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE_FAILED_ONLY,
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

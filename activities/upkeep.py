@@ -14,7 +14,7 @@ from forgeyard.config import RetentionConfig
 from forgeyard.errors import Unavailable
 from forgeyard.model.policy import ReconcilePolicy, SchedulingPolicy, SweepPolicy
 from forgeyard.scheduler.findings import FindingOutcome
-from forgeyard.store import beats, policies, retention
+from forgeyard.store import beats, lineage, policies, retention
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import read, write
 from forgeyard.store.reconcile import passes
@@ -40,7 +40,7 @@ class UpkeepActivities:
 
         Deadlines come first: a long backlog of events must not hold them up.
         """
-        swept, policy = await asyncio.to_thread(self._sweep, request.partition)
+        swept, policy, mark = await asyncio.to_thread(self._sweep, request)
         acted = swept.expired or swept.due or swept.settled or swept.repaired
         relayed = await self._relay(request, 0 if acted else policy.outbox_age)
         return contracts.SweepSummary(
@@ -51,15 +51,18 @@ class UpkeepActivities:
             repaired=swept.repaired,
             alert=swept.alert,
             period_ms=policy.period,
+            mark=mark,
             more=swept.more,
         )
 
-    def _sweep(self, partition: str) -> tuple[SweepResult, SweepPolicy]:
+    def _sweep(self, request: contracts.Partition) -> tuple[SweepResult, SweepPolicy, str]:
+        """Hear first whether upkeep knows more than the store, then sweep it."""
+        here = lineage.ask(self._engine, request.mark, witness="upkeep")
         with read(self._engine) as connection:
             policy = policies.current(connection, self._built_in).policy
-        swept = sweep_store(self._engine, partition, policy)
+        swept = sweep_store(self._engine, request.partition, policy)
         _count(swept)
-        return swept, policy.sweep
+        return swept, policy.sweep, here.mark
 
     @activity.defn(name="upkeep.reconcile")
     async def reconcile(self, request: contracts.Partition) -> contracts.ReconcileSummary:

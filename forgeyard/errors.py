@@ -212,6 +212,12 @@ class StoreUnavailable(Unavailable):
     code = "store.unavailable"
 
 
+class StoreHeld(Unavailable):
+    """The store may be an older one that was put back; an operator has to confirm it."""
+
+    code = "store.held"
+
+
 class SchemaMismatch(Rejected):
     """The database's schema is not one that this release works on."""
 

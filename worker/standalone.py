@@ -26,6 +26,7 @@ from forgeyard.api.auth import ensure_token
 from forgeyard.config import Config
 from forgeyard.errors import Conflict, PortTaken, Unavailable
 from forgeyard.store.engine import open_engine
+from forgeyard.store.lineage import ADVICE
 from forgeyard.store.migrate import upgrade
 from worker.sole import held
 
@@ -101,6 +102,8 @@ class Standalone:
         if agents:
             self._await("agent-1", self._has_runner)
         self._write_record()
+        if b'"held":true' in (self._get("/readyz") or b""):
+            self._say(f"the store may be an older one, and nothing is placed: {ADVICE}")
 
     def supervise(self, stop: Callable[[], bool]) -> None:
         """Watch the children until `stop`, starting again what ends by itself, a few times."""

@@ -106,14 +106,22 @@ class SchedulerLoop:
         if newest is None:
             return False
         self._state = replace(self._state, newest=None, handled=newest.generation)
+        self._heard(newest.mark)
         return True
+
+    def _heard(self, mark: str) -> None:
+        """Keep the newest mark of the store, so that an older store is recognised by it."""
+        self._state = replace(self._state, mark=mark or self._state.mark)
+
+    def _partition(self) -> contracts.Partition:
+        return contracts.Partition(partition=self._state.partition, mark=self._state.mark)
 
     async def _is_pending(self) -> bool:
         """Peek whether a job waits at all; if the store does not answer, assume that one does."""
         try:
             return await workflow.execute_activity(
                 contracts.is_pending,
-                contracts.Partition(partition=self._state.partition),
+                self._partition(),
                 start_to_close_timeout=PEEK_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=2),
                 summary="does any job wait?",
@@ -132,6 +140,7 @@ class SchedulerLoop:
             workflow.logger.warning("cycle %d failed: %s", self._state.cycle, cause)
             self._state = self._after_nothing(failure=str(cause))
             return
+        self._heard(summary.mark)
         self._state = self._after(summary)
 
     async def _child(self) -> contracts.CycleSummary:
@@ -141,7 +150,7 @@ class SchedulerLoop:
             try:
                 summary: contracts.CycleSummary = await workflow.execute_child_workflow(
                     contracts.SCHEDULING_CYCLE,
-                    contracts.Partition(partition=self._state.partition),
+                    self._partition(),
                     id=contracts.cycle_workflow_id(self._state.partition, self._state.cycle),
                     result_type=contracts.CycleSummary,
                     execution_timeout=CYCLE_TIMEOUT,
@@ -222,8 +231,9 @@ class SchedulerLoop:
             else "No cycle yet: nothing waits.\n\n"
         )
         failed = f"**The last cycle failed:** {state.failure}\n\n" if state.failure else ""
+        held = f"**Nothing is placed:** {last.held}\n\n" if last and last.held else ""
         workflow.set_current_details(
-            f"### Scheduler of `{state.partition}`\n\n{found}{failed}"
+            f"### Scheduler of `{state.partition}`\n\n{held}{found}{failed}"
             f"{state.cycle} cycles so far, wake {state.handled}. "
             f"Looks again in {state.wait_ms / 1000:g} s, or as soon as something changes."
         )

@@ -39,7 +39,7 @@ class SchedulingCycle:
         granted = await self._commit(plan, request) if plan.planned else 0
         workflow.set_current_details(
             f"Cycle {plan.cycle_id}: **{granted} of {plan.eligible}** waiting jobs leased, "
-            f"{plan.planned} planned, on {plan.runners} runners."
+            f"{plan.planned} planned, on {plan.runners} runners. {plan.held}"
         )
         if granted:
             await self._relay(request)
@@ -52,12 +52,16 @@ class SchedulingCycle:
             parked=plan.parked,
             more=plan.more,
             wake_in_ms=plan.wake_in_ms,
+            mark=plan.mark,
+            held=plan.held,
         )
 
     async def _commit(self, plan: contracts.CyclePlan, request: contracts.Partition) -> int:
         commit = await workflow.execute_activity(
             contracts.commit_cycle,
-            contracts.Cycle(cycle_id=plan.cycle_id, partition=request.partition),
+            contracts.Cycle(
+                cycle_id=plan.cycle_id, partition=request.partition, mark=plan.mark or request.mark
+            ),
             start_to_close_timeout=SQL_TIMEOUT,
             schedule_to_close_timeout=GIVE_UP,
             retry_policy=SQL_RETRY,

@@ -34,7 +34,6 @@ class Upkeep:
     @workflow.init
     def __init__(self, state: contracts.UpkeepState) -> None:
         self._state = state
-        self._request = contracts.Partition(partition=state.partition)
         self._forgetting: workflow.ActivityHandle[contracts.Forgotten] | None = None
         self._reconciling: workflow.ActivityHandle[contracts.ReconcileSummary] | None = None
         self._reconciled = ""
@@ -69,11 +68,15 @@ class Upkeep:
         full = full or workflow.info().is_target_worker_deployment_version_changed()
         return full and self._forgetting is None and self._reconciling is None
 
+    def _request(self) -> contracts.Partition:
+        """Name the partition, and the newest mark of its store: an older one shows by that."""
+        return contracts.Partition(partition=self._state.partition, mark=self._state.mark)
+
     async def _ensure_loop(self) -> None:
         try:
             started = await workflow.execute_activity(
                 contracts.ensure_loop,
-                self._request,
+                self._request(),
                 start_to_close_timeout=SWEEP_TIMEOUT,
                 retry_policy=RETRY,
                 summary="does the scheduler loop live?",
@@ -89,7 +92,7 @@ class Upkeep:
         try:
             swept = await workflow.execute_activity(
                 contracts.sweep,
-                self._request,
+                self._request(),
                 start_to_close_timeout=SWEEP_TIMEOUT,
                 retry_policy=RETRY,
                 summary="enforce deadlines, repair, send stragglers",
@@ -100,6 +103,7 @@ class Upkeep:
         self._failure = ""
         if swept.period_ms:
             self._state = replace(self._state, period_ms=swept.period_ms)
+        self._state = replace(self._state, mark=swept.mark or self._state.mark)
         self._show(swept)
         return swept.more
 
@@ -114,7 +118,7 @@ class Upkeep:
             self._state = replace(self._state, forgot_ms=now_ms)
             self._forgetting = workflow.start_activity(
                 contracts.forget,
-                self._request,
+                self._request(),
                 start_to_close_timeout=FORGET_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=1),
                 summary="delete what retention does not keep",
@@ -131,7 +135,7 @@ class Upkeep:
             self._state = replace(self._state, reconciled_ms=now_ms)
             self._reconciling = workflow.start_activity(
                 contracts.reconcile,
-                self._request,
+                self._request(),
                 start_to_close_timeout=RECONCILE_TIMEOUT,
                 retry_policy=RetryPolicy(maximum_attempts=1),
                 summary="compare what must agree, and repair it",

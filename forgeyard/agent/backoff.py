@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import structlog
 
-from forgeyard.errors import Unavailable
+from forgeyard.errors import StoreHeld, Unavailable
 
 T = TypeVar("T")
 FIRST_S = 0.2
@@ -43,6 +43,8 @@ async def persist(
 ) -> T:
     """Repeat a call while its server is unavailable; the caller bounds it in time.
 
+    A server that waits for an operator to confirm its store is asked again however often it takes.
+
     Raises:
         Unavailable: after `tries` failures, if given.
     """
@@ -51,7 +53,8 @@ async def persist(
             return await call()
         except Unavailable as error:
             delay = back_off.delay()
-            if tries is not None and back_off.tries >= tries:
+            waits = isinstance(error, StoreHeld)
+            if tries is not None and back_off.tries >= tries and not waits:
                 raise
             _log.info("server unavailable", what=what, error=error.message, wait_s=round(delay, 2))
             await asyncio.sleep(delay)

@@ -23,6 +23,7 @@ from forgeyard.errors import (
     NotFound,
     Rejected,
     StaleRejected,
+    StoreHeld,
     TooLarge,
     Unauthenticated,
     Unavailable,
@@ -30,6 +31,7 @@ from forgeyard.errors import (
 )
 from forgeyard.model.ids import Digest, LeaseId, SessionId
 from forgeyard.model.protocol import (
+    MARK_HEADER,
     Accepted,
     Assignments,
     Complete,
@@ -66,7 +68,8 @@ _BY_STATUS: Final[dict[int, type[ForgeyardError]]] = {
     413: TooLarge,
 }
 _BY_CODE: Final[dict[str, type[ForgeyardError]]] = {
-    kind.code: kind for kind in (StaleRejected, WrongDigest, TooLarge, Forbidden, NotFound)
+    kind.code: kind
+    for kind in (StaleRejected, StoreHeld, WrongDigest, TooLarge, Forbidden, NotFound)
 }
 
 
@@ -79,6 +82,11 @@ class AgentClient:
         # Proxies and certificates come from arguments only, never from the environment.
         self._talk = httpx.AsyncClient(headers=headers, timeout=SHORT, trust_env=False)
         self._bulk = httpx.AsyncClient(headers=headers, timeout=LONG, trust_env=False)
+
+    def show(self, mark: str) -> None:
+        """Show this mark of the store with every request from now on."""
+        for client in (self._talk, self._bulk):
+            client.headers[MARK_HEADER] = mark
 
     async def __aenter__(self) -> Self:
         """Open nothing yet: connections are made as needed."""

@@ -1,4 +1,4 @@
-"""What an agent must remember when it dies: which leases it took, and which processes it started.
+"""What an agent must remember when it dies: which leases it took, which processes it started.
 
 A SQLite file in the work directory, with an exclusive lock beside it: two agents that shared a
 work directory would kill each other's jobs.
@@ -32,6 +32,10 @@ CREATE TABLE IF NOT EXISTS process_groups (
     started INTEGER NOT NULL,
     boot TEXT NOT NULL,
     PRIMARY KEY (lease_id, pid, started)
+);
+CREATE TABLE IF NOT EXISTS store_mark (
+    name TEXT PRIMARY KEY,
+    mark TEXT NOT NULL
 );
 """
 
@@ -133,6 +137,17 @@ class Journal:
                 "UPDATE leases SET ended_at = ? WHERE lease_id = ?", (_millis(now), lease_id)
             )
             database.execute("DELETE FROM leases WHERE ended_at < ?", (_millis(now - REMEMBER),))
+
+    def keep_mark(self, mark: str) -> None:
+        """Remember the newest mark of the server's store: an older store does not know it."""
+        with self._writing() as database:
+            database.execute("INSERT OR REPLACE INTO store_mark VALUES ('newest', ?)", (mark,))
+
+    def mark(self) -> str:
+        """Tell the mark that was kept last; empty if there is none."""
+        with self._writing() as database:
+            row = database.execute("SELECT mark FROM store_mark").fetchone()
+            return "" if row is None else str(row[0])
 
     def leftovers(self) -> tuple[Leftover, ...]:
         """List the leases that never ended."""

@@ -156,6 +156,7 @@ class Agent:
                     rng=self._rng,
                     kill_after=self._kill_after,
                 )
+                client.show(journal.mark())
                 await self._work(shop)
         _log.info("agent ended")
         return 0
@@ -187,6 +188,7 @@ class Agent:
                 registered = await self._register(shop.client, registration)
                 if registered is None:
                     return
+                shop.heard(registered.store_mark)
                 await self._one_session(Session(shop, registered, registration, self._wishes))
         finally:
             sampling.cancel()

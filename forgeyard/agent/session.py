@@ -219,6 +219,7 @@ class Session:
         )
         answer = await self._shop.client.heartbeat(self._id, message)
         self._pulse.heard(message)
+        self._shop.heard(answer.store_mark)
         return answer
 
     async def _refresh(self) -> None:

@@ -31,7 +31,7 @@ from forgeyard.agent.usage import Meter, Sampler
 from forgeyard.agent.workspace import folders_of
 from forgeyard.config import AgentConfig, LimitsConfig
 from forgeyard.config import environment as allowed
-from forgeyard.errors import ForgeyardError
+from forgeyard.errors import ForgeyardError, Unavailable
 from forgeyard.model.capability import Toolchain
 from forgeyard.model.equipment import Equipment
 from forgeyard.model.job import FailureClass
@@ -56,6 +56,17 @@ class Shop:
     now: Callable[[], datetime]
     rng: random.Random
     kill_after: float = KILL_AFTER_S
+
+    def heard(self, store_mark: str) -> None:
+        """Keep a new mark of the server's store, and show it with every request from now on."""
+        if not store_mark:
+            return
+        self.client.show(store_mark)
+        try:
+            self.journal.keep_mark(store_mark)
+        except Unavailable as error:
+            # The next one may be kept; until then an older one is shown after a restart.
+            _log.warning("mark not kept", error=error.message)
 
 
 class Work:

@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import FastAPI
 
-from forgeyard.api import caches, health, leases, payloads, sessions
+from forgeyard.api import caches, health, leases, payloads, sessions, withholding
 from forgeyard.api.app import furnish, routes_only
 from forgeyard.api.dependencies import ApiDependencies
 
@@ -27,4 +27,6 @@ def assemble() -> FastAPI:
 
 def create_agent_app(deps: ApiDependencies) -> FastAPI:
     """Make the agent API."""
-    return furnish(assemble(), deps, streams=STREAMS)
+    app = assemble()
+    withholding.install(app)
+    return furnish(app, deps, streams=STREAMS)

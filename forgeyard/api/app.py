@@ -27,6 +27,7 @@ from forgeyard.api import (
     runs,
     scheduler,
     scopes,
+    store,
 )
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
 from forgeyard.api.dependencies import ApiDependencies
@@ -57,6 +58,7 @@ def assemble() -> FastAPI:
             *(runs.router, logs.router, outputs.router, blobs.router),
             *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
             *(policy.router, metrics.router, scopes.router, scopes.order_router),
+            store.router,
         ),
         open_routers=(health.router, runs.schema_router),
     )

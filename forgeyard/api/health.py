@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Response
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import ForgeyardError
 from forgeyard.store import engine as database
+from forgeyard.store import lineage
 
 PATIENCE_S: Final = 3.0
 router = APIRouter(tags=["health"])
@@ -30,6 +31,8 @@ class Readiness(StrEnum):
     READY = "ready"
     DEGRADED = "degraded"
     """Everything but prompt scheduling works: Temporal does not answer."""
+    HELD = "held"
+    """Agents are served, nothing is placed: the store may be an older one that was put back."""
     UNAVAILABLE = "unavailable"
     LEAVING = "leaving"
     """Still serves, and is about to end."""
@@ -42,21 +45,22 @@ class Ready:
     status: Readiness
     database: bool
     temporal: bool
+    held: bool = False
+    """Whether an operator has to confirm the store."""
 
 
-async def _database_answers(deps: Deps) -> bool:
-    """Ask the database, for a short while: one that says nothing is as good as none."""
+async def _store_held(deps: Deps) -> bool | None:
+    """Tell whether the store is held; None if it says nothing for a short while."""
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await asyncio.to_thread(_ask, deps.engine)
+            return await asyncio.to_thread(_ask, deps.engine)
     except (ForgeyardError, TimeoutError):
-        return False
-    return True
+        return None
 
 
-def _ask(engine: sa.Engine) -> None:
+def _ask(engine: sa.Engine) -> bool:
     with database.read(engine) as connection:
-        connection.execute(sa.select(1))
+        return lineage.is_held(connection)
 
 
 @router.get("/healthz")
@@ -67,16 +71,19 @@ async def healthz() -> Alive:
 
 @router.get("/readyz")
 async def readyz(
-    response: Response, deps: Deps, database_ok: Annotated[bool, Depends(_database_answers)]
+    response: Response, deps: Deps, held: Annotated[bool | None, Depends(_store_held)]
 ) -> Ready:
     """Say what answers; 503 without the database or before the end, for most needs no Temporal."""
     temporal_ok = await deps.temporal_answers()
-    if not database_ok:
+    if held is None:
         status = Readiness.UNAVAILABLE
     elif deps.leaving.is_set():
         status = Readiness.LEAVING
+    elif held:
+        # Agents have to reach us all the same, or their leases would lapse by their own clocks.
+        status = Readiness.HELD
     else:
         status = Readiness.READY if temporal_ok else Readiness.DEGRADED
     if status in (Readiness.UNAVAILABLE, Readiness.LEAVING):
         response.status_code = HTTPStatus.SERVICE_UNAVAILABLE
-    return Ready(status=status, database=database_ok, temporal=temporal_ok)
+    return Ready(status=status, database=held is not None, temporal=temporal_ok, held=bool(held))

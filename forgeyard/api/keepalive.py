@@ -1,5 +1,6 @@
 """What agents say most often, renewals and heartbeats, on its way into the store in batches."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -8,32 +9,80 @@ import sqlalchemy as sa
 from forgeyard import telemetry
 from forgeyard.api.batches import Batches, Work
 from forgeyard.api.policy_cache import PolicyCache
-from forgeyard.model.protocol import Heartbeat, HeartbeatAnswer, Renew, RenewAnswer
-from forgeyard.store import leases, runners
-from forgeyard.store.engine import write
+from forgeyard.api.watch import StoreWatch
+from forgeyard.model.protocol import (
+    Heartbeat,
+    HeartbeatAnswer,
+    Renew,
+    RenewalVerdict,
+    RenewAnswer,
+)
+from forgeyard.store import leases, lineage, runners
+from forgeyard.store.engine import read, write
 from forgeyard.store.heartbeats import Beat, hear_together
 from forgeyard.store.renewals import renew_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keepalive:
-    """Both kinds of calls; make one per event loop."""
+    """Both kinds of calls; make one per event loop.
+
+    Whoever calls may know more than the store, if that is an older one (see `lineage`). While it is
+    held nobody loses a lease that the store does not know, and who works for which is written down.
+    """
 
     renewals: Batches[Renew, RenewAnswer]
     heartbeats: Batches[Beat, HeartbeatAnswer]
+    watch: StoreWatch
+    engine: sa.Engine
+    policies: PolicyCache
 
-    async def renew(self, message: Renew) -> RenewAnswer:
+    async def renew(self, message: Renew, *, store_mark: str = "") -> RenewAnswer:
         """Keep leases alive, and count what became of each."""
         if not message.leases:
             return RenewAnswer(leases=())
         answer = await self.renewals.ask(message)
+        stale = [one.lease_id for one in answer.leases if one.verdict is RenewalVerdict.STALE]
+        if stale:
+            witness = f"the agent of {message.session_id}"
+            here = await self.watch.heed(store_mark, witness=witness, lease_ids=stale)
+            if here.hold is not None:
+                answer = await asyncio.to_thread(self._spared, answer)
         for one in answer.leases:
             telemetry.RENEWALS.labels(one.verdict).inc()
         return answer
 
-    async def hear(self, session_id: str, message: Heartbeat) -> HeartbeatAnswer:
-        """Take a heartbeat in."""
-        return await self.heartbeats.ask((session_id, message))
+    def _spared(self, answer: RenewAnswer) -> RenewAnswer:
+        """Let what is stale by this store go on like the rest."""
+        with read(self.engine) as connection:
+            ttl = self.policies.read(connection).lease.execution_ttl
+        renewed, stale = RenewalVerdict.RENEWED, RenewalVerdict.STALE
+        return RenewAnswer(
+            leases=tuple(
+                replace(one, verdict=renewed, ttl=ttl) if one.verdict is stale else one
+                for one in answer.leases
+            )
+        )
+
+    async def hear(
+        self, session_id: str, message: Heartbeat, *, store_mark: str = ""
+    ) -> HeartbeatAnswer:
+        """Take a heartbeat in, and give its agent the newest mark of the store."""
+        witness = f"the agent of {session_id}"
+        here = await self.watch.heed(store_mark, witness=witness)
+        if here.hold is None:
+            answer = await self.heartbeats.ask((session_id, message))
+            if answer.abandon:
+                lost = answer.abandon
+                here = await self.watch.heed(store_mark, witness=witness, lease_ids=lost)
+            if here.hold is None:
+                return replace(answer, store_mark=here.mark)
+        await asyncio.to_thread(self._claim, session_id, message)
+        return HeartbeatAnswer()
+
+    def _claim(self, session_id: str, message: Heartbeat) -> None:
+        with write(self.engine) as connection:
+            lineage.claim(connection, session_id, message.held)
 
 
 def keepalive(engine: sa.Engine, policies: PolicyCache, *, kick: Callable[[], None]) -> Keepalive:
@@ -71,6 +120,9 @@ def keepalive(engine: sa.Engine, policies: PolicyCache, *, kick: Callable[[], No
             )
         ),
         heartbeats=Batches(Work(name="heartbeats", together=hear_all, alone=hear_one)),
+        watch=StoreWatch(engine),
+        engine=engine,
+        policies=policies,
     )
 
 

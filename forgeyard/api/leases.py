@@ -8,6 +8,7 @@ from fastapi import APIRouter
 
 from forgeyard import telemetry, tracing
 from forgeyard.api.dependencies import Deps
+from forgeyard.api.withholding import ShownMark
 from forgeyard.errors import StaleRejected
 from forgeyard.model.protocol import (
     Accepted,
@@ -21,7 +22,7 @@ from forgeyard.model.protocol import (
     RenewAnswer,
     Usage,
 )
-from forgeyard.store import leases
+from forgeyard.store import leases, lineage
 from forgeyard.store.engine import write
 from forgeyard.store.leases import Refused
 
@@ -64,7 +65,9 @@ def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
 
 
 @router.post("/leases/{lease_id}/complete")
-def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAnswer:
+def complete(
+    lease_id: LeasePath, message: Complete, deps: Deps, store_mark: ShownMark = ""
+) -> CompletionAnswer:
     """Report how an attempt ended; a stale report is answered, not stored."""
     with tracing.span("lease.complete", lease_id=lease_id) as span, deps.change() as connection:
         verdict = leases.complete(
@@ -72,6 +75,10 @@ def complete(lease_id: LeasePath, message: Complete, deps: Deps) -> CompletionAn
         )
         span.of = _run_of(connection, lease_id)
         span.note(outcome=message.outcome.value, verdict=verdict.value)
+    if verdict is CompletionVerdict.STALE_REJECTED:
+        here = lineage.ask(deps.engine, store_mark, witness=f"the agent of {message.session_id}")
+        if here.hold is not None:
+            raise lineage.refusal(here.hold)
     taken = verdict is CompletionVerdict.ACCEPTED
     telemetry.LEASE_ANSWERS.labels(message.outcome.value if taken else verdict.value).inc()
     if taken:
@@ -91,9 +98,9 @@ def _count_archives(usage: Usage) -> None:
 
 
 @router.post("/renewals")
-async def renew(message: Renew, deps: Deps) -> RenewAnswer:
+async def renew(message: Renew, deps: Deps, store_mark: ShownMark = "") -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
-    return await deps.keepalive.renew(message)
+    return await deps.keepalive.renew(message, store_mark=store_mark)
 
 
 def _run_of(connection: sa.Connection, lease_id: str) -> str:

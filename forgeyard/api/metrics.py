@@ -163,6 +163,11 @@ def _of_leases(found: Figures) -> Iterator[Metric]:
 
 def _of_scheduling(found: Figures) -> Iterator[Metric]:
     status = found.status
+    yield _one(
+        "forgeyard_store_held",
+        "Whether nothing is placed or ended, for the store may be an older one; to be confirmed.",
+        int(bool(status.store_hold)),
+    )
     up = status.last_cycle.pressure.split(",") if status.last_cycle else ()
     yield _many(
         "forgeyard_scheduler_backpressure",

@@ -18,7 +18,7 @@ from forgeyard.runfile import publish
 from forgeyard.runfile.compile import compile_run
 from forgeyard.runfile.source import resolved
 from forgeyard.runfile.values import QUEUE
-from forgeyard.store import readings, runs, shares, views
+from forgeyard.store import lineage, readings, runs, shares, views
 from forgeyard.store.engine import read
 from forgeyard.store.views import run_id_of
 
@@ -99,7 +99,10 @@ AGAIN = Rerun()
 def submit_run(
     message: Submit, response: Response, deps: Deps, idempotency_key: IdempotencyKey = None
 ) -> RunShown:
-    """Start a run; with an idempotency key, asking twice starts one run and answers 200."""
+    """Start a run; with an idempotency key, asking twice starts one run and answers 200.
+
+    While the store is held no run is accepted, for nobody knows yet whether this store will stay.
+    """
     spec = _compile(message, deps)
     submission = runs.Submission(
         spec=spec,
@@ -115,6 +118,7 @@ def submit_run(
         elevation=message.elevate,
     )
     with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
+        lineage.demand_free(connection)
         policy = deps.policy(connection)
         submission = replace(submission, injection=deps.injection(connection))
         submitted = runs.submit(
@@ -198,6 +202,7 @@ def rerun_failed(
 ) -> RunShown:
     """Start a new run of what did not succeed; successes are taken over."""
     with deps.change() as connection:
+        lineage.demand_free(connection)
         policy = deps.policy(connection)
         submitted = runs.rerun_failed(
             connection,

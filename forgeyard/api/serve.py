@@ -39,7 +39,7 @@ from forgeyard.config import Config
 from forgeyard.errors import PortTaken, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
-from forgeyard.store import dispatch, liveness, migrate, outbox, readings
+from forgeyard.store import dispatch, lineage, liveness, migrate, outbox, readings
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine, read, write
 
@@ -156,6 +156,7 @@ class _Process:
         self._client = client
         self._blobs = FileBlobStore(config.blob_dir())
         self._blob_problem: str | None = UNKNOWN
+        self._rng = entropy.system()
         self.figures = StoreFigures(engine, config.partition)
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
         self._reader = AssignmentReader(
@@ -203,7 +204,7 @@ class _Process:
             config=self._config,
             policies=self._policies,
             token=ensure_token(self._config.token_path()),
-            rng=entropy.system(),
+            rng=self._rng,
             kick=self._relay.kick,
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
@@ -242,6 +243,7 @@ class _Process:
     def _write_beat(self) -> None:
         with write(self._engine) as connection:
             liveness.beat_renewal(connection, policy=self._policies.read(connection))
+            lineage.leave_mark(connection, rng=self._rng)
 
     def _report_blobs(self) -> None:
         """Tell the scheduler whether what jobs need can be fetched and kept, when that changed."""

@@ -7,30 +7,34 @@ from fastapi import APIRouter, Query
 
 from forgeyard.api.amounts import HeartbeatBody, RegisterBody
 from forgeyard.api.dependencies import Deps
+from forgeyard.api.withholding import ShownMark
 from forgeyard.model.protocol import (
     Assignments,
     HeartbeatAnswer,
     Registered,
 )
-from forgeyard.store import runners
+from forgeyard.store import lineage, runners
 
 router = APIRouter(prefix="/agent/v1/sessions", tags=["sessions"])
 SessionPath = Annotated[str, MaxLen(64)]
 
 
 @router.post("", status_code=201)
-def register(message: RegisterBody, deps: Deps) -> Registered:
+def register(message: RegisterBody, deps: Deps, store_mark: ShownMark = "") -> Registered:
     """Open a session; the runner's session before it is fenced in the same transaction."""
     with deps.change() as connection:
+        lineage.heed(connection, store_mark, witness=f"the agent of {message.runner_name}")
         return runners.register(
             connection, message, policy=deps.policy(connection).lease, rng=deps.rng
         )
 
 
 @router.post("/{session_id}/heartbeat")
-async def heartbeat(session_id: SessionPath, message: HeartbeatBody, deps: Deps) -> HeartbeatAnswer:
+async def heartbeat(
+    session_id: SessionPath, message: HeartbeatBody, deps: Deps, store_mark: ShownMark = ""
+) -> HeartbeatAnswer:
     """Keep a session alive and report pressure; learn which leases are gone."""
-    return await deps.keepalive.hear(session_id, message)
+    return await deps.keepalive.hear(session_id, message, store_mark=store_mark)
 
 
 @router.post("/{session_id}/poll")

@@ -23,6 +23,7 @@ from forgeyard.cli import (
     scheduler,
     scope,
     server,
+    store,
 )
 from forgeyard.errors import ForgeyardError
 
@@ -45,6 +46,7 @@ app.add_typer(runner.app, name="runner")
 app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
+app.add_typer(store.app, name="store")
 app.add_typer(ca.app, name="ca")
 app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (

@@ -81,6 +81,7 @@ def status(
         ("lease renewal", _renewal(found)),
         ("pressure", _pressure(found)),
         *(("held room", _held(one)) for one in found.held),
+        *((("nothing is decided", found.store_hold),) if found.store_hold else ()),
     ]
     output.put_table(("scheduler", "now"), rows, empty="")
 

@@ -44,6 +44,7 @@ class SchedulerStatus:
     renewal_gaps: int = 0
     last_cycle: Cycle | None = None
     held: tuple[Held, ...] = ()
+    store_hold: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

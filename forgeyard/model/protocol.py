@@ -21,6 +21,8 @@ from forgeyard.model.runner import RejectReason, ResourcePressure, RunnerHealth
 from forgeyard.model.units import LARGEST, Millis, Resources
 
 PROTOCOL_VERSION = 1
+MARK_HEADER = "Forgeyard-Store-Mark"
+"""With every request an agent shows the newest mark of the store that it was given."""
 MAX_LOG_CHUNK = 64 * 2**10
 MAX_LEASES = 256
 MAX_FAILING = 20
@@ -65,6 +67,8 @@ class Registered:
     renew_every: Millis
     heartbeat_every: Millis
     longest_back_off: Millis
+    store_mark: str = ""
+    """To be kept and shown, by which a server knows an older copy of its store; empty: no news."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,7 @@ class HeartbeatAnswer:
 
     drain: bool = False
     abandon: tuple[LeaseId, ...] = ()
+    store_mark: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -102,11 +102,14 @@ class Symptoms:
     contention: Contention = Contention()
     last_commit_ms: int | None = None
     """Since a cycle was last committed; None if none was in the last hour."""
+    store_hold: str = ""
+    """Why nothing is decided at all, if the store may be an older one that was put back."""
 
 
 def examine(seen: Symptoms, policy: SchedulingPolicy) -> tuple[Check, ...]:
     """Make every check, each whatever the others found."""
     checks: tuple[tuple[str, Callable[[Symptoms, SchedulingPolicy], _Found]], ...] = (
+        ("store", _store),
         ("runner_pools", _runner_pools),
         ("capability_classes", _capability_classes),
         ("quotas", _quotas),
@@ -146,6 +149,16 @@ def _warn(sentence: str, advice: str) -> _Found:
 
 def _fail(sentence: str, advice: str) -> _Found:
     return CheckVerdict.FAIL, sentence, advice
+
+
+def _store(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
+    """Look whether the store is the newest there was, as far as anybody knows."""
+    if seen.store_hold:
+        return _fail(
+            f"Nothing is placed or ended: {seen.store_hold}.",
+            "See `forgeyard store status`; `forgeyard store confirm --reason WHY` goes on.",
+        )
+    return _ok("Nobody knows of anything that this store has lost.")
 
 
 def _runner_pools(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:

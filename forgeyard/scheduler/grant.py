@@ -34,6 +34,8 @@ class Verdict(StrEnum):
     """Another job holds one of its exclusivity keys."""
     POLICY_CHANGED = "policy_changed"
     """The plan was made under a policy that is no longer in force."""
+    STORE_HELD = "store_held"
+    """The store may be an older one that was put back; nothing is granted until that is clear."""
 
 
 _BY_GATE = {

@@ -86,7 +86,8 @@ def commit_cycle(
 ) -> CommitOutcome:
     """Grant as many placements of a plan as fit now; a second time, only tell what was granted.
 
-    A plan that was made under another policy than the one in force is void.
+    A plan that was made under another policy than the one in force is void, and so is every plan
+    while the store is held.
 
     Raises:
         NotFound: there is no such cycle.
@@ -100,16 +101,24 @@ def commit_cycle(
     in_force = policies.current(connection, built_in)
     seen = locked.look(connection, planned, limited=int(scopes.are_limited(rows)))
     scoped = scopes.seen(rows, seen.used)
-    if cycle["policy_digest"] == in_force.digest:
+    void = _why_void(cycle, in_force.digest)
+    if void is None:
         seen, answers = _judged(connection, planned, seen, scoped, policy=in_force.policy)
     else:
-        answers = refuse_all([row["job_id"] for row in planned], Verdict.POLICY_CHANGED)
+        answers = refuse_all([row["job_id"] for row in planned], void)
     granted = _grants(planned, answers, seen)
     decided = _decided(planned, answers, granted, scoped)
     grants.write(connection, decided, cycle=cycle, now=seen.now, policy=in_force.policy.lease)
     _keep_room(connection, cycle, {one.job["job_id"] for one in granted}, seen)
     outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
     return replace(outcome, placed=tuple(_placed(one, seen.now) for one in granted))
+
+
+def _why_void(cycle: Row, digest: str) -> Verdict | None:
+    """Say why nothing of a plan may be granted, if so."""
+    if cycle["held_at"] is not None:
+        return Verdict.STORE_HELD
+    return None if cycle["policy_digest"] == digest else Verdict.POLICY_CHANGED
 
 
 def _known(connection: sa.Connection, cycle_id: int) -> CommitOutcome:

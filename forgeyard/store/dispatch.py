@@ -17,7 +17,7 @@ from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import Assignments, Input, Offer
 from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
-from forgeyard.store import bulk, devices, specs, tables
+from forgeyard.store import bulk, devices, lineage, specs, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
 
@@ -72,7 +72,12 @@ _CANCELLED = (
 def assignments(
     connection: sa.Connection, session_ids: Collection[str], *, policy: LeasePolicy
 ) -> dict[str, Assignments]:
-    """Answer every waiting session from one set of queries; a session that ended is left out."""
+    """Answer every waiting session from one set of queries; a session that ended is left out.
+
+    While the store is held nobody is told anything: an offer may be one that was taken long ago.
+    """
+    if lineage.is_held(connection):
+        return {session_id: Assignments() for session_id in session_ids}
     drains = _open_sessions(connection, session_ids)
     if not drains:
         return {}

@@ -84,6 +84,7 @@ def write(
         "cycle": cycle["cycle_id"],
         "granted": len(grants),
         "digest": cycle["policy_digest"],
+        "era": cycle["era"],
         "reason": f"granted by cycle {cycle['cycle_id']}",
         "expiry": now + policy.offer_ttl,
         "moment": now,
@@ -187,13 +188,19 @@ def _granted(dialect: sa.Dialect) -> sa.CTE:
             grants,
             *(jobs.c[name] for name in _JOBS),
             *(runners.c[name] for name in _RUNNERS),
-            (jobs.c.epoch + 1).label("epoch"),
+            (_fenced(jobs.c.epoch) + 1).label("epoch"),
             (jobs.c.attempts_made + 1).label("number"),
         )
         .join_from(grants, jobs, jobs.c.job_id == grants.c.job_id)
         .join(runners, runners.c.runner_id == grants.c.runner_id)
         .cte("granted")
     )
+
+
+def _fenced(epoch: sa.Column[int]) -> sa.ColumnElement[int]:
+    """Let the next epoch be beyond every one before this era, those a restore has lost included."""
+    era = _number("era")
+    return sa.case((epoch < era, era), else_=epoch)
 
 
 def _copied(granted: sa.CTE, *names: str) -> dict[str, sa.ColumnElement[Any]]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
-from forgeyard.store import beats, changes, tables
+from forgeyard.store import beats, changes, lineage, tables
 from forgeyard.store.engine import database_now
 from forgeyard.store.release import ATTEMPT_DEADLINES
 
@@ -32,7 +32,7 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
         .values(beat_at=now, gaps=liveness.c.gaps + (1 if gap else 0))
     )
     if gap:
-        _bridge(connection, gap, now=now, policy=policy)
+        bridge(connection, gap, now=now, policy=policy)
     return gap
 
 
@@ -45,7 +45,12 @@ def bridged(expires_at: int, *, gap: int, now: int, ttl: int, back_off: int) -> 
 
 
 def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
-    """Tell whether the renewal service is silent; one that never spoke cannot have failed."""
+    """Tell whether the renewal service is silent; one that never spoke cannot have failed.
+
+    While the store is held nobody's silence counts either, for what was renewed may be lost.
+    """
+    if lineage.is_held(connection):
+        return True
     age = beat_age_ms(connection, now=now)
     return age is not None and outage(age, policy) > 0
 
@@ -60,7 +65,7 @@ def beat_age_ms(connection: sa.Connection, *, now: int) -> int | None:
     return beats.age_ms(connection, RENEWAL, now=now)
 
 
-def _bridge(connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy) -> None:
+def bridge(connection: sa.Connection, gap: int, *, now: int, policy: SchedulingPolicy) -> None:
     """Move everything that only an agent's call could have kept alive."""
     extended = _extend_leases(connection, gap, now=now, policy=policy)
     sessions, deadlines = tables.sessions, tables.deadlines

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
 from forgeyard.scheduler.scopes import Usage
-from forgeyard.store import batch, holds, scopes, tables, wishes
+from forgeyard.store import batch, holds, lineage, scopes, tables, wishes
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
@@ -60,9 +60,10 @@ def plan(connection: sa.Connection, cycle_id: int) -> tuple[Row, Sequence[Row]]:
 
 
 def look(connection: sa.Connection, planned: Sequence[Row], *, limited: int) -> Seen:
-    """Lock the jobs and the first choices; read everything that decides about them.
+    """Lock the jobs and the first choices, and then read everything that decides about them.
 
-    What scopes use is added up only where `limited` is not zero.
+    Whoever freed a runner while we waited for it may have kept its room for somebody: one statement
+    sees what was so when it began. What scopes use is added up only where `limited` is not zero.
     """
     wanted = {
         "job_ids": [row["job_id"] for row in planned],
@@ -70,12 +71,13 @@ def look(connection: sa.Connection, planned: Sequence[Row], *, limited: int) -> 
         "key_names": [key for row in planned for key in row["wishes"].keys],
     }
     texts = {name: batch.rows_text(each) for name, each in wanted.items()}
+    locks = batch.ask(connection, _lock(connection.dialect), texts)
     found = batch.ask(connection, _look(connection.dialect), {**texts, "limited": limited})
     return Seen(
         now=int(found["clock"][0]["now"]),
         used=scopes.added_up(found["usage"]),
-        jobs={row["job_id"]: row for row in found["jobs"]},
-        runners={row["runner_id"]: row for row in found["runners"]},
+        jobs={row["job_id"]: row for row in locks["jobs"]},
+        runners={row["runner_id"]: row for row in locks["runners"]},
         keys={row["key_name"]: row["name"] for row in found["keys"]},
         rooms=found["rooms"],
     )
@@ -102,8 +104,18 @@ def _plan(dialect: sa.Dialect) -> batch.Batch:
         .where(placements.c.cycle_id == named)
         .order_by(placements.c.position)
     )
-    cycle = sa.select(cycles).where(cycles.c.cycle_id == named).with_for_update()
+    cycle = (
+        sa.select(cycles, *lineage.STANDING)
+        .where(cycles.c.cycle_id == named)
+        .with_for_update(of=cycles)
+    )
     return batch.questions_of(dialect, {"cycle": cycle, "placements": planned})
+
+
+@lru_cache(maxsize=32)
+def _lock(dialect: sa.Dialect) -> batch.Batch:
+    runners = _runner_query(dialect).with_for_update(of=_runners)
+    return batch.questions_of(dialect, {"jobs": _job_query(dialect), "runners": runners})
 
 
 @lru_cache(maxsize=32)
@@ -115,8 +127,6 @@ def _look(dialect: sa.Dialect) -> batch.Batch:
         .where(batch.among(dialect, holds_of.c.key_name, "key_names"))
     )
     queries = {
-        "jobs": _job_query(dialect),
-        "runners": _runner_query(dialect).with_for_update(of=_runners),
         "usage": scopes.usage_query().where(limited == 1),
         "keys": keys,
         "rooms": holds.query(),

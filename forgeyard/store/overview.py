@@ -17,7 +17,7 @@ from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, LIVE_LEASE_STATES, JobState
 from forgeyard.model.units import Resources
 from forgeyard.scheduler import room
-from forgeyard.store import codec, device_views, holds, outbox, shares, tables
+from forgeyard.store import codec, device_views, holds, lineage, outbox, shares, tables
 from forgeyard.store.amounts import DIMENSIONS, amount_of, resources_of
 from forgeyard.store.changes import Row
 from forgeyard.store.device_views import DeviceView
@@ -76,6 +76,8 @@ class SchedulerStatus:
     last_cycle: CycleView | None
     held: tuple[HeldView, ...]
     """Room that is kept for single jobs."""
+    store_hold: str = ""
+    """Why nothing is decided at all: the store may be an older one that was put back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +201,7 @@ def scheduler_status(connection: sa.Connection, partition: str) -> SchedulerStat
         renewal_gaps=beat["gaps"] if beat else 0,
         last_cycle=_last_cycle(connection, partition),
         held=_held(connection, now),
+        store_hold=lineage.why_held(connection),
     )
 
 

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from forgeyard.model.ids import new_id
 from forgeyard.scheduler.place import Decision, Plan
-from forgeyard.store import bulk, codec, diagnoses, holds, tables
+from forgeyard.store import bulk, codec, diagnoses, holds, lineage, tables
+from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
 
@@ -54,8 +55,27 @@ def save_plan(
     cycle_id: int = connection.execute(
         sa.insert(cycles).values(cycle).returning(cycles.c.cycle_id)
     ).scalar_one()
+    placements = _placements(plan, cycle_id, now=now, rng=rng)
+    bulk.insert(connection, tables.placements, placements)
+    if not placements:
+        # Else the commit does it, after the leases: whoever is placed now was before it in turn.
+        holds.keep(connection, partition, plan.backfill, now=now)
+    parked = diagnoses.save(connection, partition, plan, now=now)
+    if placements:
+        # What this plan brings about cannot be lost without the loop knowing a mark that is, too.
+        lineage.leave_mark(connection, rng=rng)
+    return PlanSaved(
+        cycle_id=cycle_id,
+        eligible=plan.eligible,
+        runners=plan.runners,
+        planned=len(placements),
+        parked=parked,
+    )
+
+
+def _placements(plan: Plan, cycle_id: int, *, now: int, rng: random.Random) -> list[Row]:
     moment = datetime.fromtimestamp(now / 1000, UTC)
-    placements = [
+    return [
         {
             "cycle_id": cycle_id,
             "position": position,
@@ -67,17 +87,6 @@ def save_plan(
         }
         for position, decision in enumerate(plan.decisions)
     ]
-    bulk.insert(connection, tables.placements, placements)
-    if not placements:
-        # Else the commit does it, after the leases: whoever is placed now was before it in turn.
-        holds.keep(connection, partition, plan.backfill, now=now)
-    return PlanSaved(
-        cycle_id=cycle_id,
-        eligible=plan.eligible,
-        runners=plan.runners,
-        planned=len(placements),
-        parked=diagnoses.save(connection, partition, plan, now=now),
-    )
 
 
 def _candidates(decision: Decision, plan: Plan) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.config import RetentionConfig
-from forgeyard.store import parked_classes, tables
+from forgeyard.store import lineage, parked_classes, tables
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import database_now, read, write
 
@@ -37,8 +37,13 @@ class Forgotten:
 
 
 def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) -> Forgotten:
-    """Delete what the configuration keeps no longer; running it again is harmless."""
+    """Delete what the configuration keeps no longer; running it again is harmless.
+
+    Nothing while the store is held: an older one does not know what a newer one refers to.
+    """
     with read(engine) as connection:
+        if lineage.is_held(connection):
+            return Forgotten(logs=0, artifacts=0, blobs=0)
         now = database_now(connection)
         logs_before = now - config.logs_h * _HOUR
         artifacts_before = now - config.artifacts_h * _HOUR

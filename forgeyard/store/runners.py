@@ -28,6 +28,7 @@ from forgeyard.store import (
     changes,
     codec,
     generations,
+    lineage,
     liveness,
     registrations,
     reported,
@@ -42,6 +43,7 @@ from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases,
 
 POOL = "pol_default"
 HEARTBEATS_PER_SILENCE = 6
+SUPERSEDED = "a new session of the runner began"
 LOSSES_PER_CALL = 50
 DECLARABLE = (RunnerState.UNHEALTHY, RunnerState.ONLINE)
 """What an operator may say of a runner that its agent cannot know."""
@@ -60,6 +62,8 @@ def register(
 ) -> Registered:
     """Open a session for a runner, known by its name; the one before it is fenced at once.
 
+    Not while the store is held: then what the one before it had is left to lapse afterwards.
+
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
         StaleRejected: the session that this very registration opened has ended.
@@ -69,16 +73,13 @@ def register(
     is_new = known is None
     runner_id = _insert(connection, message, rng=rng) if known is None else known
     runner, held = lock_with_leases(connection, runner_id)
-    now = database_now(connection)
+    now, here = database_now(connection), lineage.current(connection)
     session_id = registrations.session_of(message, now=now, rng=rng)
     if registrations.is_repeated(connection, runner, session_id):
-        return _registered(runner_id, session_id, policy)
-    reason = "a new session of the runner began"
-    if runner["session_id"] is not None:
-        end_session(
-            connection, runner["session_id"], SessionState.SUPERSEDED, reason=reason, now=now
-        )
-    revoke_all(connection, held, reason=reason, now=now, policy=policy)
+        return _registered(runner_id, session_id, policy, here.mark)
+    _supersede(connection, runner, now=now)
+    if here.hold is None:
+        revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
     _open_session(connection, runner_id, session_id, now=now)
     state = _wanted(runner) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
@@ -100,17 +101,27 @@ def register(
     if is_new or reports.differs(runner, introduced):
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
-    return _registered(runner_id, session_id, policy)
+    return _registered(runner_id, session_id, policy, here.mark)
 
 
-def _registered(runner_id: str, session_id: SessionId, policy: LeasePolicy) -> Registered:
+def _registered(
+    runner_id: str, session_id: SessionId, policy: LeasePolicy, store_mark: str
+) -> Registered:
     return Registered(
         runner_id=RunnerId(runner_id),
         session_id=session_id,
         renew_every=policy.renew_every,
         heartbeat_every=Millis(policy.session_silence // HEARTBEATS_PER_SILENCE),
         longest_back_off=policy.longest_back_off,
+        store_mark=store_mark,
     )
+
+
+def _supersede(connection: sa.Connection, runner: Row, *, now: int) -> None:
+    """End the session that a runner had, if any."""
+    older, state = runner["session_id"], SessionState.SUPERSEDED
+    if older is not None:
+        end_session(connection, older, state, reason=SUPERSEDED, now=now)
 
 
 def _check(message: Register) -> None:

@@ -20,6 +20,7 @@ from forgeyard.store import (
     groups,
     jobs,
     lapse,
+    lineage,
     liveness,
     queue_timeout,
     runners,
@@ -68,7 +69,16 @@ class _Tally:
 
 
 def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepResult:
-    """Enforce what is due in a partition and repair its runners' reservations, once over."""
+    """Enforce what is due in a partition and repair its runners' reservations, once over.
+
+    While the store is held it only tells so.
+    """
+    with read(engine) as connection:
+        held = lineage.why_held(connection)
+    if held:
+        _beat(engine, partition)
+        alert = f"nothing is enforced: {held}; {lineage.ADVICE}"
+        return SweepResult(expired=0, due=0, settled=0, repaired=0, alert=alert)
     tally = _Tally()
     more = _expire_all(engine, partition, policy, tally)
     with read(engine) as connection:
@@ -82,8 +92,7 @@ def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepR
     repaired = len({one.within for one in mended if one.outcome is FindingOutcome.REPAIRED})
     if repaired:
         tally.alerts.append(f"the reservations of {repaired} runners were wrong and are repaired")
-    with write(engine) as connection:
-        beats.beat(connection, beats.sweep_of(partition))
+    _beat(engine, partition)
     done = tally.done
     return SweepResult(
         expired=done.get(LeaseState.OFFERED, 0) + done.get(LeaseState.ACTIVE, 0),
@@ -94,6 +103,12 @@ def sweep(engine: sa.Engine, partition: str, policy: SchedulingPolicy) -> SweepR
         alert="; ".join(tally.alerts),
         more=more,
     )
+
+
+def _beat(engine: sa.Engine, partition: str) -> None:
+    """Say that the sweep came by."""
+    with write(engine) as connection:
+        beats.beat(connection, beats.sweep_of(partition))
 
 
 def _apply(
@@ -107,7 +122,8 @@ def _apply(
     """Enforce one thing in its own transaction; an error is reported and the next is tried."""
     try:
         with write(engine) as connection:
-            done = enforce(connection, entity_id, policy)
+            # It may be held since the candidates were looked for.
+            done = not lineage.is_held(connection) and enforce(connection, entity_id, policy)
     except (StoreUnavailable, Conflict) as error:
         tally.alerts.append(f"{what} of {entity_id} failed: {error.message}")
         return

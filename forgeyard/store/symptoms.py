@@ -9,6 +9,7 @@ from forgeyard.store import (
     beats,
     figures,
     findings,
+    lineage,
     liveness,
     outbox,
     parked_classes,
@@ -46,6 +47,7 @@ def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingP
         renewal_beat_ms=liveness.beat_age_ms(connection, now=now),
         contention=contention(connection, partition, since=now - figures.RECENT_MS),
         last_commit_ms=_last_commit_ms(connection, partition, now=now),
+        store_hold=lineage.why_held(connection),
     )
 
 

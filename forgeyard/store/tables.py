@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from forgeyard.store.lineage_tables import lineage, store_claims, store_marks
 from forgeyard.store.rule_tables import (
     cycles,
     device_holds,
@@ -40,6 +41,7 @@ __all__ = [
     "jobs",
     "key_holds",
     "leases",
+    "lineage",
     "liveness",
     "log_chunks",
     "maintenance_windows",
@@ -57,6 +59,8 @@ __all__ = [
     "scopes",
     "service_health",
     "sessions",
+    "store_claims",
+    "store_marks",
     "wakes",
 ]
 

@@ -42,7 +42,7 @@ DEFAULT: Final = SchedulingPolicy()
 def until(
     holds: Callable[[], object],
     *,
-    within_s: float = 90.0,
+    within_s: float = 120.0,
     every_s: float = 0.05,
     or_say: Callable[[], object] = lambda: "it did not come to be",
 ) -> None:
@@ -284,6 +284,14 @@ class Plant:
         headers = {"authorization": f"Bearer {self.token}"}
         return self.http.post(path, json=body, headers=headers, timeout=30)
 
+    def ask(self, path: str, body: Mapping[str, object] | None = None) -> Any:
+        """Read over HTTP what an operator asks for, or is answered to an order."""
+        headers = {"authorization": f"Bearer {self.token}"}
+        method = "GET" if body is None else "POST"
+        answer = self.http.request(method, path, json=body, headers=headers, timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
     def file(self, name: str) -> Path:
         """Name a file that jobs and tests both see."""
         path = self.folder / "shared" / name
@@ -485,10 +493,12 @@ class Plant:
         return str(info["status"]).removeprefix("WORKFLOW_EXECUTION_STATUS_")
 
 
-def waits_for(gate: Path, *, say: str = "true") -> str:
-    """Write a script that ends when a file is there, or by itself after a minute and a half."""
+def waits_for(gate: Path, *, say: str = "true", within_s: int = 90) -> str:
+    """Write a script that ends when a file is there, or by itself after a while."""
+    tries = 10 * within_s
     return (
-        f"{say}\ni=0\nwhile [ ! -e {gate} ] && [ $i -lt 900 ]; do sleep 0.1; i=$((i+1)); done\n"
+        f"{say}\ni=0\n"
+        f"while [ ! -e {gate} ] && [ $i -lt {tries} ]; do sleep 0.1; i=$((i+1)); done\n"
         f"[ -e {gate} ]"
     )
 

@@ -41,6 +41,7 @@ AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
 BEFORE_COMMIT, WITHIN_COMMIT = "before_commit", "within_commit"
 KILLED_WITHIN_COMMIT = "killed_within_commit"
 SHUFFLED, TALLIED = "shuffled", "tallied"
+STANDS_BY = "stands by"
 _struck: "list[Order]" = []
 """Whose moment has come; numbers of the dead may be another's by the next time."""
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
@@ -87,6 +88,7 @@ def main(order: Order) -> None:
         return
     settings = config.load()
     if order.standby:
+        logging.info(STANDS_BY)
         signal.sigwait({signal.SIGUSR1})
     run = run_worker if order.part == "worker" else serve
     asyncio.run(until_told(lambda stop: run(settings, stop, policy=order.policy)))

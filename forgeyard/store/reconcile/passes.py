@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from forgeyard.errors import ForgeyardError, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.findings import Finding, FindingOutcome
-from forgeyard.store import findings
+from forgeyard.store import findings, lineage
 from forgeyard.store.engine import database_now, read, write
 from forgeyard.store.reconcile import books, claims, deadlines, leases, queue, runners, runs
 from forgeyard.store.reconcile.look import Comparison, Look
@@ -112,6 +112,8 @@ def _repair_within(
     within = look.within or ""
     try:
         with write(engine) as connection:
+            if lineage.is_held(connection):
+                return ()  # what is here may be old; there is nothing to compare it with
             comparison.lock(connection, within)
             again = comparison.find(connection, look)
             broken = [one for one in again if one.outcome is FindingOutcome.FOUND]

@@ -33,6 +33,15 @@ def test_a_lease_is_taken_once_even_across_a_restart(tmp_path: Path) -> None:
         assert not journal.take(LEASE, now=NOW)
 
 
+def test_the_newest_mark_of_the_store_is_remembered_across_a_restart(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        assert journal.mark() == ""
+        journal.keep_mark("str_1.0.7.a")
+        journal.keep_mark("str_1.0.8.b")
+    with Journal(tmp_path) as journal:
+        assert journal.mark() == "str_1.0.8.b"
+
+
 def test_leases_that_never_ended_are_left_over_with_their_groups(tmp_path: Path) -> None:
     with Journal(tmp_path) as journal:
         journal.take(LEASE, now=NOW)

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from forgeyard.agent.backoff import BackOff, persist
-from forgeyard.errors import InvalidRequest, Unavailable
+from forgeyard.errors import InvalidRequest, StoreHeld, Unavailable
 
 
 def test_waits_grow_to_the_longest_and_begin_again_after_a_success() -> None:
@@ -42,6 +42,18 @@ async def test_a_bounded_number_of_tries_ends_with_the_error() -> None:
             call, back_off=BackOff(longest=0.01, rng=random.Random(1)), tries=3, what="test"
         )
     assert len(made) == 3
+
+
+async def test_a_store_that_is_held_is_asked_however_often_it_takes() -> None:
+    answers = iter([*[StoreHeld("held")] * 9, None])
+
+    async def call() -> str:
+        if (error := next(answers)) is not None:
+            raise error
+        return "here"
+
+    back_off = BackOff(longest=0.001, rng=random.Random(1))
+    assert await persist(call, back_off=back_off, tries=3, what="test") == "here"
 
 
 async def test_a_refusal_is_not_repeated() -> None:
