@@ -53,7 +53,6 @@ def let_loose(engine: sa.Engine, *, runs: int, rounds: int = 1) -> Seen:
 @pytest.mark.requirement(
     "LSE-002", "LSE-005", "LSE-006", "RCN-025", "RCN-027", "RCN-028", "GAT-003"
 )
-@pytest.mark.usefixtures("recorded")
 def test_three_schedulers_and_everybody_else_keep_every_rule(
     postgresql_engine: sa.Engine, pytestconfig: pytest.Config, record_property: Record
 ) -> None:

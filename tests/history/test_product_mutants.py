@@ -3,7 +3,7 @@
 Where several defences stand behind each other, a test takes away all of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,17 +117,13 @@ def test_no_fence_no_table_and_no_order_of_phases(
 def test_grants_that_do_not_raise_the_epoch(
     desk: Desk, broken: Complaints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = grants._take_jobs
+    real = grants._lease_jobs
 
-    def take(connection: sa.Connection, given: list[grants.Grant], *, now: int) -> None:
-        real(connection, given, now=now)
-        same = {one.job["job_id"] for one in given}
-        jobs = tables.jobs
-        connection.execute(
-            sa.update(jobs).where(jobs.c.job_id.in_(same)).values(epoch=jobs.c.epoch - 1)
-        )
+    def kept(granted: sa.CTE) -> sa.Update:
+        return real(granted).values(epoch=tables.jobs.c.epoch)
 
-    monkeypatch.setattr(grants, "_take_jobs", take)
+    monkeypatch.setattr(grants, "_lease_jobs", kept)
+    monkeypatch.setattr(grants, "_changes", grants._changes.__wrapped__)
     lease = lapsed(desk)
     with pytest.raises(IntegrityError):
         desk.cycle()
@@ -154,9 +150,9 @@ def test_a_commit_that_does_not_look_at_the_runner_again(
 ) -> None:
     real = commit._runner_standing
 
-    def as_if_empty(row: Row, *, cpu_percent: int) -> grant.RunnerStanding:
+    def as_if_empty(row: Row, **named: Any) -> grant.RunnerStanding:
         empty = {f"reserved_{name}": 0 for name in DIMENSIONS}
-        return real({**row, **empty}, cpu_percent=cpu_percent)
+        return real({**row, **empty}, **named)
 
     monkeypatch.setattr(commit, "_runner_standing", as_if_empty)
     runner = [desk.register(total=SMALL).runner_id]
@@ -182,12 +178,13 @@ def test_a_commit_that_does_not_look_at_the_job_again(
 def test_a_cycle_that_forgets_that_it_was_committed(
     desk: Desk, broken: Complaints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = commit._lock_cycle
+    real = commit.locked.plan
 
-    def forgotten(connection: sa.Connection, cycle_id: int) -> Mapping[str, Any]:
-        return {**real(connection, cycle_id), "committed_at": None}
+    def forgotten(connection: sa.Connection, cycle_id: int) -> tuple[Row, list[Row]]:
+        cycle, planned = real(connection, cycle_id)
+        return {**cycle, "committed_at": None}, planned
 
-    monkeypatch.setattr(commit, "_lock_cycle", forgotten)
+    monkeypatch.setattr(commit.locked, "plan", forgotten)
     desk.register()
     desk.submit(a_job_spec())
     cycle = desk.plan()

@@ -14,6 +14,7 @@ from functools import cache
 from typing import NamedTuple
 
 from forgeyard.errors import IllegalTransition
+from forgeyard.model.equipment import Equipment
 from forgeyard.model.protocol import Complete, Holder, Outcome
 from forgeyard.model.transitions import (
     FINAL_ATTEMPT_STATES,
@@ -26,7 +27,7 @@ from forgeyard.model.transitions import (
 )
 from forgeyard.scheduler import grant, retry
 from forgeyard.scheduler.gates import Gates
-from forgeyard.store import commit, fence, grants, leases, settle
+from forgeyard.store import commit, fence, leases, settle
 from forgeyard.store.amounts import resources_of
 from forgeyard.store.phases import PHASES
 from forgeyard.store.release import Held
@@ -74,7 +75,8 @@ class Rules:
     has_lapsed: Callable[[Row, int], bool]
     job_standing: Callable[[Row], grant.JobStanding]
     runner_standing: Callable[..., grant.RunnerStanding]
-    next_epoch: Callable[[grants.Grant], int]
+    next_epoch: Callable[[int], int]
+    """In the product a part of the statement that grants."""
     is_undecided: Callable[[Row, Row], bool]
     ends_on_success: bool = True
     looks_again: bool = True
@@ -90,7 +92,7 @@ def product() -> Rules:
         has_lapsed=fence.has_lapsed,
         job_standing=commit._job_standing,
         runner_standing=commit._runner_standing,
-        next_epoch=lambda one: one.epoch,
+        next_epoch=lambda epoch: epoch + 1,
         is_undecided=settle._is_undecided,
     )
 
@@ -208,7 +210,9 @@ class Granting:
         ]
         standings = {str(i): self._rules.job_standing(job.row()) for i, job in enumerate(jobs)}
         rooms = {
-            str(runner): self._rules.runner_standing(runner_row(jobs, runner), cpu_percent=100)
+            str(runner): self._rules.runner_standing(
+                runner_row(jobs, runner), cpu_percent=100, equipment=Equipment(), held={}
+            )
             for runner in RUNNERS
         }
         try:
@@ -222,21 +226,12 @@ class Granting:
 
     def _granted(self, job: Job, runner: int) -> Job:
         check(JOB_TRANSITIONS, JobState(job.state), JobState.LEASED)
-        given = grants.Grant(
-            job={**job.row(), "job_id": ""},
-            runner={"runner_id": runner, "session_id": SESSION},
-            attempt_id="",
-            lease_id="",
-            score=0,
-            scopes=(),
-        )
-        row = grants._lease(given, NOW, POLICY)
         lease = Lease(
             runner=runner,
-            epoch=self._rules.next_epoch(given),
-            state=row["state"],
+            epoch=self._rules.next_epoch(job.epoch),
+            state=LeaseState.OFFERED.value,
             attempt=AttemptState.LEASED.value,
-            expires_at=row["expires_at"],
+            expires_at=NOW + POLICY.offer_ttl,
             settled=False,
             reserves=True,
         )

@@ -78,7 +78,7 @@ def no_second_look_at_runners(rules: Rules) -> Rules:
 
 
 def an_epoch_that_is_not_raised(rules: Rules) -> Rules:
-    return replace(rules, next_epoch=lambda one: one.job["epoch"] or 1)
+    return replace(rules, next_epoch=lambda epoch: epoch or 1)
 
 
 def success_that_is_not_final(rules: Rules) -> Rules:
