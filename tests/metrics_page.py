@@ -13,6 +13,7 @@ from forgeyard import telemetry
 from forgeyard.api.metrics import StoreFigures, families
 from forgeyard.config import StoreConfig
 from forgeyard.model.units import Resources
+from forgeyard.scheduler.doctor import Contention
 from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import open_engine
 from forgeyard.store.figures import Figures
@@ -69,6 +70,7 @@ NOTHING = Figures(
     ended_leases=dict.fromkeys(("released", "rejected", "offer_expired", "lost", "revoked"), 0),
     undelivered=0,
     wrong_runners=0,
+    contention=Contention(),
     last_cycle_ms=0,
     swept_ms=0,
     reconciled_ms=0,

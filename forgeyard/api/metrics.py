@@ -185,6 +185,11 @@ def _of_scheduling(found: Figures) -> Iterator[Metric]:
         "Changes that the scheduler loop has not been told of.",
         status.wake_generation - status.wake_signalled,
     )
+    yield _one(
+        "forgeyard_scheduler_conflict_ratio",
+        "The share of the placements planned in the last 15 minutes that their commits refused.",
+        found.contention.ratio,
+    )
     if found.last_cycle_ms is not None:
         yield _one(
             "forgeyard_scheduler_last_cycle_age_seconds",

@@ -17,6 +17,8 @@ from forgeyard.errors import Crowded
 PASSING: Final = (
     # Must always be heard: whoever watches us, and leases that would lapse.
     re.compile(r"/healthz|/readyz|/metrics|/agent/v1/renewals"),
+    # Waits in a queue with a bound of its own, and keeps no thread busy.
+    re.compile(r"/agent/v1/sessions/[^/]+/heartbeat"),
     # Wait for something to happen, or for the other side to read, and keep no thread busy.
     re.compile(r"/agent/v1/sessions/[^/]+/poll|/v1/runs/[^/]+/logs"),
     re.compile(r"/agent/v1/leases/[^/]+/inputs/[^/]+|/v1/runs/[^/]+/outputs/[^/]+/[^/]+"),

@@ -82,7 +82,7 @@ class SweepPolicy:
         Millis, Setting(100, MINUTE, "the pause between two sweeps for what is due")
     ] = Millis(2_000)
     expiries_per_sweep: Annotated[
-        int, Setting(1, 1_000, "how many leases may expire in one sweep; the rest wait")
+        int, Setting(1, 1_000, "how many leases expire in a batch; more at once is an alert")
     ] = 50
     renewal_gap: Annotated[
         Millis,

@@ -157,13 +157,26 @@ def _check_relations(policy: SchedulingPolicy) -> None:
     """Refuse numbers that are fine alone and break the protocol together."""
     lease = policy.lease
     ttl, whole = "lease.execution_ttl", lease.execution_ttl + lease.connectivity_grace
-    together = f"{ttl} and lease.connectivity_grace together, less sweep.period"
+    together = f"{ttl} and lease.connectivity_grace together"
+    spare = whole - lease.renew_every - lease.longest_back_off
     rules = (
         # One renewal that gets lost must not cost the lease.
         ("lease.renew_every", lease.renew_every, lease.execution_ttl // 2, f"half of {ttl}"),
         ("lease.longest_back_off", lease.longest_back_off, lease.execution_ttl, ttl),
         # The sweep notices that a runner is silent before it takes the runner's leases away.
-        ("lease.session_silence", lease.session_silence, whole - policy.sweep.period, together),
+        (
+            "lease.session_silence",
+            lease.session_silence,
+            whole - policy.sweep.period,
+            f"{together}, less sweep.period",
+        ),
+        # A shorter outage of ours is not bridged, so that leases have to outlast it by themselves.
+        (
+            "sweep.renewal_gap",
+            policy.sweep.renewal_gap,
+            spare,
+            f"{together}, less lease.renew_every and lease.longest_back_off",
+        ),
     )
     for path, value, most, what in rules:
         if value > most:

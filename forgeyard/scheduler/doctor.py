@@ -27,6 +27,8 @@ UNSWEPT = 30 * SECOND
 STUCK = MINUTE
 """A job that could run is placed within a cycle; after so long nobody looks."""
 NAMED = 3
+CONTENDED = 20
+"""So many placements have to be refused before their share tells anything."""
 
 
 class CheckVerdict(StrEnum):
@@ -57,6 +59,21 @@ class PoolStanding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contention:
+    """What commits made of plans lately; a refused placement is planned again in the next cycle."""
+
+    planned: int = 0
+    refused: int = 0
+    mostly: str = ""
+    """The verdict on most of the refused."""
+
+    @property
+    def ratio(self) -> float:
+        """Tell the share of placements that were refused."""
+        return self.refused / self.planned if self.planned else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Symptoms:
     """One reading of the store; ages are milliseconds."""
 
@@ -82,6 +99,7 @@ class Symptoms:
     undelivered: int = 0
     renewal_beat_ms: int | None = None
     """None if no API process ever served renewals."""
+    contention: Contention = Contention()
     last_commit_ms: int | None = None
     """Since a cycle was last committed; None if none was in the last hour."""
 
@@ -93,6 +111,7 @@ def examine(seen: Symptoms, policy: SchedulingPolicy) -> tuple[Check, ...]:
         ("capability_classes", _capability_classes),
         ("quotas", _quotas),
         ("stuck_jobs", _stuck_jobs),
+        ("contention", _contention),
         ("lease_backlog", _lease_backlog),
         ("resource_accounting", _resource_accounting),
         ("reconciliation", _reconciliation),
@@ -235,6 +254,18 @@ def _stuck_jobs(seen: Symptoms, policy: SchedulingPolicy) -> _Found:
         )
     return _ok(
         f"Waiting for want of a scheduling cycle: none of {_count(snapshot.waiting, 'job')}."
+    )
+
+
+def _contention(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
+    """Look whether schedulers plan for what others have by the time they commit."""
+    found = seen.contention
+    said = f"Refused at commit lately: {found.refused} of {_count(found.planned, 'placement')}"
+    if found.refused < CONTENDED or 2 * found.refused < found.planned:
+        return _ok(f"{said}.")
+    return _warn(
+        f"{said}, mostly {found.mostly}.",
+        "Conflicts cost only cycles; if they stay, give partitions runners of their own.",
     )
 
 

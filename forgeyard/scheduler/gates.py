@@ -85,7 +85,7 @@ class Gates:
 
     def admit(self, job: Claimant, pool_id: str = "") -> None:
         """Count a job that was placed in a pool, and give it its keys."""
-        for scope_id in (ROOT, *job.scopes, pool_id):
+        for scope_id in {ROOT, *job.scopes, pool_id} & self._limiting.keys():
             self._used[scope_id] = self._used.get(scope_id, Usage()).plus(job.resources)
         self._keys.update(dict.fromkeys(job.keys, job.name))
 

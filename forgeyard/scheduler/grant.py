@@ -4,7 +4,7 @@ The plan was made from a snapshot; this is the second, binding look. It grants a
 as fit, in the order asked, and says for every other one why not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -147,9 +147,9 @@ def grant(
     return tuple(answers)
 
 
-def refuse_all(requests: Sequence[GrantRequest], verdict: Verdict) -> tuple[Granted, ...]:
-    """Refuse every request for one reason that lies in none of them."""
-    return tuple(Granted(job_id=request.job_id, verdict=verdict) for request in requests)
+def refuse_all(job_ids: Iterable[str], verdict: Verdict) -> tuple[Granted, ...]:
+    """Refuse every job for one reason that lies in none of them."""
+    return tuple(Granted(job_id=job_id, verdict=verdict) for job_id in job_ids)
 
 
 def _judge(

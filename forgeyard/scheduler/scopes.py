@@ -113,12 +113,13 @@ class Tags:
     def charge(self, path: Sequence[str], amount: int) -> tuple[Charge, ...]:
         """Count service to every scope of a path, outermost first (FAR-019)."""
         charges: list[Charge] = []
+        finish, clock, weight = self.finish, self.clock, self._weight
         for parent, scope_id in _steps(path):
-            before = self.clock.get(parent, 0)
-            start = self.start(scope_id, parent)
-            price = amount * PRECISION // max(1, self._weight.get(scope_id, 1))
-            self.finish[scope_id] = start + price
-            self.clock[parent] = max(before, start)
+            before = clock.get(parent, 0)
+            start = max(finish.get(scope_id, 0), before)
+            price = amount * PRECISION // max(1, weight.get(scope_id, 1))
+            finish[scope_id] = start + price
+            clock[parent] = start
             charges.append(Charge(price=price, start=start, before=before))
         return tuple(charges)
 

@@ -139,6 +139,11 @@ def fingerprint(capability_digest: str, pool_id: str, pool_version: int) -> str:
     return f"{capability_digest} {pool_id}/{pool_version}"
 
 
+def pool_of(judged: str) -> str:
+    """Read from a fingerprint in which pool the runner was."""
+    return judged.rpartition("/")[0].rpartition(" ")[2]
+
+
 def freshness(reported_at: int, now: int, policy: StalenessPolicy) -> Freshness:
     """Judge the age of a report; zero in the policy is no limit."""
     age = now - reported_at

@@ -6,17 +6,16 @@ what was granted in a handful of statements, whatever the size of the batch. Ver
 with the grants, so committing again returns them and writes nothing.
 """
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
 
-from forgeyard.errors import NotFound
 from forgeyard.model.equipment import NO_EQUIPMENT, Equipment, EquipmentRequirement
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import JobState
+from forgeyard.scheduler.devices import ALL_FREE, Held
 from forgeyard.scheduler.gates import Gates
 from forgeyard.scheduler.grant import (
     Granted,
@@ -29,31 +28,32 @@ from forgeyard.scheduler.grant import (
 )
 from forgeyard.scheduler.holds import BackfillWish, Holds
 from forgeyard.scheduler.room import allocatable
-from forgeyard.scheduler.standing import fingerprint
+from forgeyard.scheduler.scopes import SchedulingScope
+from forgeyard.scheduler.standing import fingerprint, pool_of
 from forgeyard.store import (
     bulk,
     devices,
     grants,
     holds,
-    keys,
+    locked,
     phases,
     policies,
-    pools,
     scopes,
     tables,
-    wishes,
 )
-from forgeyard.store.amounts import DIMENSIONS, resources_of
+from forgeyard.store.amounts import resources_of
 from forgeyard.store.changes import Row
 from forgeyard.store.codec import decode
-from forgeyard.store.engine import database_now
 from forgeyard.store.grants import Grant
+from forgeyard.store.locked import Seen
 from forgeyard.store.plans import PlanSaved, save_plan
 
 __all__ = ["CommitOutcome", "PlanSaved", "commit_cycle", "save_plan"]
 
-_cycles, _placements = tables.cycles, tables.placements
-_jobs, _runners = tables.jobs, tables.runners
+_placements, _runners = tables.placements, tables.runners
+NOTHING = Equipment()
+_LACKING = (Verdict.NO_CAPACITY, Verdict.RUNNER_UNAVAILABLE)
+"""Verdicts that another candidate could change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,63 +91,120 @@ def commit_cycle(
     Raises:
         NotFound: there is no such cycle.
     """
-    cycle = _lock_cycle(connection, cycle_id)
-    planned = _planned(connection, cycle_id)
+    cycle, planned = locked.plan(connection, cycle_id)
     if cycle["committed_at"] is not None:
-        known = [(row["job_id"], Verdict(row["verdict"])) for row in planned]
-        return replace(_outcome(known), repeated=True)
-    places = _pools(connection, planned)
+        return _known(connection, cycle_id)
     named = {row[name] for row in planned for name in scopes.PATH}
-    scoped = scopes.lock(connection, named | places)
+    rows = scopes.lock(connection, named | _pools(connection, planned))
     # Under the locks of the scopes nobody sets another one.
     in_force = policies.current(connection, built_in)
-    jobs = _lock_jobs(connection, planned)
-    runners = _lock_runners(connection, planned)
-    now = database_now(connection)
-    versions = pools.versions(connection, places)
-    lease = in_force.policy.lease
-    requests = [_request(row, runners, versions=versions, policy=lease) for row in planned]
+    seen = locked.look(connection, planned, limited=int(scopes.are_limited(rows)))
+    scoped = scopes.seen(rows, seen.used)
     if cycle["policy_digest"] == in_force.digest:
-        gates = Gates(scoped, keys.load(connection))
-        answers = grant(
-            requests,
-            _job_standings(jobs),
-            _runner_standings(connection, runners, requests, policy=in_force.policy),
-            gates=gates,
-            holds=Holds(holds.load(connection, now=now), now),
-        )
+        seen, answers = _judged(connection, planned, seen, scoped, policy=in_force.policy)
     else:
-        answers = refuse_all(requests, Verdict.POLICY_CHANGED)
-    granted = _grants(planned, answers, jobs=jobs, runners=runners)
-    served = ((one.scopes, one.resources) for one in granted)
-    charges = scopes.charge(connection, scoped, served)
-    grants.write(connection, granted, charges, cycle=cycle, now=now, policy=lease)
-    _hold(connection, cycle, {one.job["job_id"] for one in granted}, now=now)
-    _save_verdicts(connection, planned, answers)
-    closed = {"committed_at": now, "granted": len(granted)}
-    connection.execute(sa.update(_cycles).where(_cycles.c.cycle_id == cycle_id).values(closed))
+        answers = refuse_all([row["job_id"] for row in planned], Verdict.POLICY_CHANGED)
+    granted = _grants(planned, answers, seen)
+    decided = _decided(planned, answers, granted, scoped)
+    grants.write(connection, decided, cycle=cycle, now=seen.now, policy=in_force.policy.lease)
+    _keep_room(connection, cycle, {one.job["job_id"] for one in granted}, seen)
     outcome = _outcome([(answer.job_id, answer.verdict) for answer in answers])
-    return replace(outcome, placed=tuple(_placed(one, now) for one in granted))
+    return replace(outcome, placed=tuple(_placed(one, seen.now) for one in granted))
 
 
-def _grants(
+def _known(connection: sa.Connection, cycle_id: int) -> CommitOutcome:
+    """Tell what was granted before; whoever waited for another commit has read too early."""
+    verdicts = (
+        sa.select(_placements.c.job_id, _placements.c.verdict)
+        .where(_placements.c.cycle_id == cycle_id)
+        .order_by(_placements.c.position)
+    )
+    known = [(job_id, Verdict(verdict)) for job_id, verdict in connection.execute(verdicts)]
+    return replace(_outcome(known), repeated=True)
+
+
+def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
+    """Tell in which pools the candidates were judged to be; one that moves meanwhile is not asked.
+
+    A plan that does not say so is about runners wherever they are now.
+    """
+    judged = [one for row in planned for one in row["candidates"]]
+    named = {pool_of(fingerprint) for _, _, fingerprint in judged if fingerprint is not None}
+    unnamed = {runner_id for runner_id, _, fingerprint in judged if fingerprint is None}
+    if not unnamed:
+        return named
+    query = sa.select(_runners.c.pool_id).where(
+        bulk.among(connection, _runners.c.runner_id, unnamed)
+    )
+    return named | set(connection.execute(query.distinct()).scalars())
+
+
+def _judged(
+    connection: sa.Connection,
+    planned: Sequence[Row],
+    seen: Seen,
+    scoped: Mapping[str, SchedulingScope],
+    *,
+    policy: SchedulingPolicy,
+) -> tuple[Seen, Sequence[Granted]]:
+    """Judge every placement; where that fails for want of a runner, with the next candidates."""
+    answers = _judge(connection, planned, seen, scoped, policy=policy)
+    lacking = {
+        runner_id
+        for row, answer in zip(planned, answers, strict=True)
+        if answer.verdict in _LACKING
+        for runner_id, *_ in row["candidates"]
+        if runner_id not in seen.runners
+    }
+    more = locked.more_runners(connection, lacking) if lacking else {}
+    if not more:
+        return seen, answers
+    seen = replace(seen, runners={**seen.runners, **more})
+    return seen, _judge(connection, planned, seen, scoped, policy=policy)
+
+
+def _judge(
+    connection: sa.Connection,
+    planned: Sequence[Row],
+    seen: Seen,
+    scoped: Mapping[str, SchedulingScope],
+    *,
+    policy: SchedulingPolicy,
+) -> Sequence[Granted]:
+    requests = [_request(row, seen.runners, policy=policy.lease) for row in planned]
+    return grant(
+        requests,
+        {job_id: _job_standing(row) for job_id, row in seen.jobs.items()},
+        _runner_standings(connection, seen.runners, requests, policy=policy),
+        gates=Gates(scoped, seen.keys),
+        holds=Holds(holds.counting(seen.rooms), seen.now),
+    )
+
+
+def _decided(
     planned: Sequence[Row],
     answers: Sequence[Granted],
-    *,
-    jobs: Mapping[str, Row],
-    runners: Mapping[str, Row],
-) -> list[Grant]:
+    granted: Sequence[Grant],
+    scoped: Mapping[str, SchedulingScope],
+) -> grants.Decided:
+    places = [one.placement for one in granted]
+    served = ((scopes.path_of(row), resources_of(row)) for row in places)
+    charges, tags = scopes.charge(scoped, served)
+    verdicts = [
+        {"position": row["position"], "verdict": it.verdict.value, "runner_id": it.runner_id}
+        for row, it in zip(planned, answers, strict=True)
+    ]
+    return grants.Decided(grants=granted, charges=charges, tags=tags, verdicts=verdicts)
+
+
+def _grants(planned: Sequence[Row], answers: Sequence[Granted], seen: Seen) -> list[Grant]:
     return [
         Grant(
-            job=jobs[answer.job_id],
-            runner=runners[answer.runner_id],
-            attempt_id=row["attempt_id"],
-            lease_id=row["lease_id"],
+            placement=row,
+            job=seen.jobs[answer.job_id],
+            runner=seen.runners[answer.runner_id],
             score=answer.score,
-            scopes=scopes.path_of(row),
-            keys=row["wishes"].keys,
             purpose=row["wishes"].purpose,
-            offline=row["wishes"].offline,
             devices=answer.devices,
         )
         for row, answer in zip(planned, answers, strict=True)
@@ -160,7 +217,7 @@ def _placed(grant: Grant, now: int) -> Placed:
     return Placed(
         run_id=grant.job["run_id"],
         job_id=grant.job["job_id"],
-        attempt_id=grant.attempt_id,
+        attempt_id=grant.placement["attempt_id"],
         runner_id=grant.runner["runner_id"],
         priority=grant.job["priority"],
         waited_ms=waited,
@@ -168,27 +225,13 @@ def _placed(grant: Grant, now: int) -> Placed:
     )
 
 
-def _hold(connection: sa.Connection, cycle: Row, placed: Collection[str], *, now: int) -> None:
-    """End the holds of whoever has a runner now, and keep room for whom the plan says."""
-    holds.drop(connection, placed)
+def _keep_room(connection: sa.Connection, cycle: Row, placed: Collection[str], seen: Seen) -> None:
+    """Keep room for whom the plan says, unless it is placed, and end other holds there were."""
     wish = None if cycle["backfill"] is None else decode(BackfillWish, cycle["backfill"])
     needed = wish if wish is not None and wish.job_id not in placed else None
-    holds.keep(connection, cycle["partition"], needed, now=now)
-
-
-def _save_verdicts(
-    connection: sa.Connection, planned: Sequence[Row], answers: Sequence[Granted]
-) -> None:
-    verdicts = [
-        {
-            "cycle_id": row["cycle_id"],
-            "position": row["position"],
-            "verdict": answer.verdict.value,
-            "runner_id": answer.runner_id,
-        }
-        for row, answer in zip(planned, answers, strict=True)
-    ]
-    bulk.update(connection, _placements, verdicts, keys=("cycle_id", "position"))
+    partition = cycle["partition"]
+    if needed is not None or any(row["partition"] == partition for row in seen.rooms):
+        holds.keep(connection, partition, needed, now=seen.now)
 
 
 def _outcome(verdicts: Sequence[tuple[str, Verdict]]) -> CommitOutcome:
@@ -196,90 +239,7 @@ def _outcome(verdicts: Sequence[tuple[str, Verdict]]) -> CommitOutcome:
     return CommitOutcome(granted=granted, refused=len(verdicts) - granted, verdicts=tuple(verdicts))
 
 
-def _lock_cycle(connection: sa.Connection, cycle_id: int) -> Row:
-    query = sa.select(_cycles).where(_cycles.c.cycle_id == cycle_id).with_for_update()
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
-        raise NotFound(f"no cycle {cycle_id}", field="cycle_id", value=cycle_id)
-    return dict(row)
-
-
-def _planned(connection: sa.Connection, cycle_id: int) -> list[Row]:
-    """Read the placements in order, with what never changes about their jobs."""
-    whose = (
-        _jobs.c.name,
-        _jobs.c.wishes,
-        _jobs.c.lasts_ms,
-        *(_jobs.c[name] for name in (*scopes.PATH, *DIMENSIONS)),
-    )
-    query = (
-        sa.select(_placements, *whose)
-        .join(_jobs, _jobs.c.job_id == _placements.c.job_id)
-        .where(_placements.c.cycle_id == cycle_id)
-        .order_by(_placements.c.position)
-    )
-    rows = connection.execute(query).mappings()
-    return [
-        {**row, "candidates": json.loads(row["candidates"]), "wishes": wishes.read(row["wishes"])}
-        for row in rows
-    ]
-
-
-def _candidates(planned: Sequence[Row]) -> set[str]:
-    return {runner_id for row in planned for runner_id, *_ in row["candidates"]}
-
-
-def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
-    """Read which pools the candidates belong to; one that moves meanwhile is not asked."""
-    among = bulk.among(connection, _runners.c.runner_id, _candidates(planned))
-    query = sa.select(_runners.c.pool_id).where(among).distinct()
-    return set(connection.execute(query).scalars())
-
-
-def _lock_jobs(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
-    columns = (
-        _jobs.c.job_id,
-        _jobs.c.run_id,
-        _jobs.c.name,
-        _jobs.c.partition,
-        _jobs.c.state,
-        _jobs.c.version,
-        _jobs.c.epoch,
-        _jobs.c.attempts_made,
-        _jobs.c.cancel_reason,
-        _jobs.c.priority,
-        _jobs.c.eligible_at,
-        _jobs.c.spec,
-        _jobs.c.lasts_ms,
-        _jobs.c.cpu_milli,
-        _jobs.c.memory_bytes,
-        _jobs.c.disk_bytes,
-        _jobs.c.slots,
-    )
-    query = (
-        sa.select(*columns)
-        .where(bulk.among(connection, _jobs.c.job_id, {row["job_id"] for row in planned}))
-        .order_by(_jobs.c.job_id)
-        .with_for_update(skip_locked=True)
-    )
-    return {row["job_id"]: dict(row) for row in connection.execute(query).mappings()}
-
-
-def _lock_runners(connection: sa.Connection, planned: Sequence[Row]) -> dict[str, Row]:
-    """Lock every candidate, so that a full one can be replaced by the next."""
-    columns = [column for column in _runners.c if column.name != "capabilities"]
-    query = (
-        sa.select(*columns)
-        .where(bulk.among(connection, _runners.c.runner_id, _candidates(planned)))
-        .order_by(_runners.c.runner_id)
-        .with_for_update()
-    )
-    return {row["runner_id"]: dict(row) for row in connection.execute(query).mappings()}
-
-
-def _request(
-    row: Row, runners: Mapping[str, Row], *, versions: Mapping[str, int], policy: LeasePolicy
-) -> GrantRequest:
+def _request(row: Row, runners: Mapping[str, Row], *, policy: LeasePolicy) -> GrantRequest:
     """Ask for the candidates that are still what they were judged to be.
 
     One that registered with other capabilities or another trust since, or whose pool is another or
@@ -288,8 +248,9 @@ def _request(
     candidates = tuple(
         (runner_id, score)
         for runner_id, score, judged in row["candidates"]
-        if runner_id in runners and judged in (None, _fingerprint(runners[runner_id], versions))
+        if runner_id in runners and judged in (None, _fingerprint(runners[runner_id]))
     )
+    wanted = row["devices"]
     return GrantRequest(
         job_id=row["job_id"],
         name=row["name"],
@@ -297,20 +258,13 @@ def _request(
         candidates=candidates,
         scopes=scopes.path_of(row),
         keys=row["wishes"].keys,
-        devices=NO_EQUIPMENT
-        if row["devices"] is None
-        else decode(EquipmentRequirement, row["devices"]),
+        devices=NO_EQUIPMENT if wanted is None else decode(EquipmentRequirement, wanted),
         lasts=phases.at_most(row, policy),
     )
 
 
-def _fingerprint(runner: Row, versions: Mapping[str, int]) -> str:
-    pool_id = runner["pool_id"]
-    return fingerprint(runner["capability_digest"], pool_id, versions.get(pool_id, 0))
-
-
-def _job_standings(jobs: Mapping[str, Row]) -> dict[str, JobStanding]:
-    return {job_id: _job_standing(row) for job_id, row in jobs.items()}
+def _fingerprint(runner: Row) -> str:
+    return fingerprint(runner["capability_digest"], runner["pool_id"], runner["pool_version"] or 0)
 
 
 def _runner_standings(
@@ -331,10 +285,11 @@ def _runner_standings(
     held = devices.held_on(connection, asked) if asked else {}
     percent = policy.overcommit.cpu_percent
     return {
-        runner_id: replace(
-            _runner_standing(row, cpu_percent=percent),
-            equipment=equipment.get(runner_id, Equipment()),
-            held=held.get(runner_id, {}),
+        runner_id: _runner_standing(
+            row,
+            cpu_percent=percent,
+            equipment=equipment.get(runner_id, NOTHING),
+            held=held.get(runner_id, ALL_FREE),
         )
         for runner_id, row in runners.items()
     }
@@ -346,7 +301,9 @@ def _job_standing(row: Row) -> JobStanding:
     return JobStanding.ELIGIBLE if row["state"] == JobState.ELIGIBLE else JobStanding.GONE
 
 
-def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
+def _runner_standing(
+    row: Row, *, cpu_percent: int, equipment: Equipment, held: Held
+) -> RunnerStanding:
     takes_work = row["state"] == RunnerState.ONLINE and row["session_id"] is not None
     total, headroom = resources_of(row, "total_"), resources_of(row, "headroom_")
     room = allocatable(total, headroom, cpu_percent=cpu_percent)
@@ -354,4 +311,6 @@ def _runner_standing(row: Row, *, cpu_percent: int) -> RunnerStanding:
         schedulable=takes_work and not row["suspect"],
         free=room.minus(resources_of(row, "reserved_")),
         pool_id=row["pool_id"],
+        equipment=equipment,
+        held=held,
     )

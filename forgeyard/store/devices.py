@@ -4,7 +4,8 @@ Whoever grants holds the runner's lock, and every device belongs to one runner; 
 under that lock stands, and runner and device are had together or not at all (DEV-006).
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
+from functools import lru_cache
 
 import sqlalchemy as sa
 
@@ -13,7 +14,6 @@ from forgeyard.model.capability import Capabilities
 from forgeyard.model.equipment import DeviceShare, Equipment
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import bulk, codec, tables
-from forgeyard.store.changes import Row
 
 _holds, _leases, _runners = tables.device_holds, tables.leases, tables.runners
 _SUMS = sa.select(_holds.c.runner_id, _holds.c.device_id, sa.func.sum(_holds.c.share)).group_by(
@@ -50,27 +50,16 @@ def equipment_of(connection: sa.Connection, runner_ids: Collection[str]) -> dict
     found: dict[str, Equipment] = {}
     for runner_id, report in connection.execute(query):
         try:
-            found[runner_id] = codec.decode(Capabilities, report).equipment
+            found[runner_id] = _equipment(report)
         except Corrupt:
             continue
     return found
 
 
-def take(
-    connection: sa.Connection, holds: Iterable[tuple[str, str, Sequence[DeviceShare]]]
-) -> None:
-    """Give devices to leases: each by its id, its locked runner and what it gets."""
-    rows: list[Row] = [
-        {
-            "lease_id": lease_id,
-            "runner_id": runner_id,
-            "device_id": one.device_id,
-            "share": one.share,
-        }
-        for lease_id, runner_id, shares in holds
-        for one in shares
-    ]
-    bulk.insert(connection, _holds, rows)
+@lru_cache(maxsize=4096)
+def _equipment(report: str) -> Equipment:
+    """Read a report once; many runners send the same."""
+    return codec.decode(Capabilities, report).equipment
 
 
 def give_back(connection: sa.Connection, lease_id: str) -> None:

@@ -15,8 +15,10 @@ from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, LeaseState
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.diagnose import DiagnosticCode
+from forgeyard.scheduler.doctor import Contention
 from forgeyard.store import beats, device_views, outbox, overview, parked_classes, tables
 from forgeyard.store.amounts import DIMENSIONS, amount_of
+from forgeyard.store.contention import contention
 from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import database_now
 from forgeyard.store.reconcile import books
@@ -50,6 +52,8 @@ class Figures:
     undelivered: int
     wrong_runners: int
     """Runners whose reserved amounts are not what their live leases hold."""
+    contention: Contention
+    """Of the cycles of the last 15 minutes."""
     last_cycle_ms: int | None
     swept_ms: int | None
     """Since a sweep of the partition last came to its end."""
@@ -82,6 +86,7 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
         wrong_runners=len({one.within for one in books.find(connection, look)}),
         swept_ms=beats.age_ms(connection, beats.sweep_of(partition), now=now),
         reconciled_ms=beats.age_ms(connection, beats.reconciliation_of(partition), now=now),
+        contention=contention(connection, partition, since=now - RECENT_MS),
         last_cycle_ms=None if cycle is None else max(0, now - cycle.created_at),
     )
 

@@ -19,24 +19,30 @@ _findings = tables.findings
 def record(connection: sa.Connection, found: Sequence[Finding], *, now: int) -> None:
     """Write down what was found; what was not repaired, and found lately, is merely seen again."""
     standing = [one for one in found if one.outcome is not FindingOutcome.REPAIRED]
-    known = _standing(connection, standing, now=now) if standing else {}
-    seen = [known[key] for one in standing if (key := (one.kind.value, one.entity)) in known]
+    known = _standing(connection, standing, now=now)
+    seen = [known[_key(one)] for one in standing if _key(one) in known]
     if seen:
         again = sa.update(_findings).where(_findings.c.finding_id.in_(seen))
         connection.execute(again.values(seen_at=now))
     rows = [
         _row(one, now=now)
         for one in found
-        if one not in standing or (one.kind.value, one.entity) not in known
+        if one.outcome is FindingOutcome.REPAIRED or _key(one) not in known
     ]
     if rows:
         connection.execute(sa.insert(_findings), rows)
+
+
+def _key(one: Finding) -> tuple[str, str]:
+    return one.kind.value, one.entity
 
 
 def _standing(
     connection: sa.Connection, found: Sequence[Finding], *, now: int
 ) -> Mapping[tuple[str, str], int]:
     """Tell which of these were found lately already, each with its newest row."""
+    if not found:
+        return {}
     query = (
         sa.select(_findings.c.kind, _findings.c.entity, sa.func.max(_findings.c.finding_id))
         .where(

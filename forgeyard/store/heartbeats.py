@@ -1,9 +1,11 @@
 """Heartbeats of many agents at once, as long as their hosts do as they did.
 
 A batch waits for nobody: it takes the runners that no other transaction holds. A heartbeat that
-says anything new changes what may be placed; it is for `runners.heartbeat`, as is whatever is left.
+says anything new changes what may be placed, and one that names other leases than its session has
+is to be looked into; both are for `runners.heartbeat`, as is whatever is left.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -26,16 +28,18 @@ def hear_together(
 ) -> tuple[HeartbeatAnswer | None, ...]:
     """Keep alive the sessions that say nothing new; what has no answer was not taken in."""
     locked = _lock(connection, sorted({name for name, message in beats if _is_brief(message)}))
-    quiet = [
-        _is_brief(message) and name in locked and _is_known(locked[name], message)
+    known = {
+        name: message
         for name, message in beats
-    ]
-    heard = [beat for beat, is_quiet in zip(beats, quiet, strict=True) if is_quiet]
-    _touch(connection, {name: locked[name] for name, _ in heard})
-    alive = _alive(connection, [message for _, message in heard])
+        if _is_brief(message) and name in locked and _is_known(locked[name], message)
+    }
+    agreed = _agreed(connection, known)
+    _touch(connection, {name: locked[name] for name in agreed})
     return tuple(
-        _answer(locked[name], message, alive) if is_quiet else None
-        for (name, message), is_quiet in zip(beats, quiet, strict=True)
+        HeartbeatAnswer(drain=bool(locked[name]["drain_requested"]))
+        if name in agreed and known[name] == message
+        else None
+        for name, message in beats
     )
 
 
@@ -75,19 +79,19 @@ def _touch(connection: sa.Connection, quiet: Mapping[str, Row]) -> None:
         connection.execute(of_sessions, {"locked": sorted(quiet)})
 
 
-def _alive(connection: sa.Connection, messages: Sequence[Heartbeat]) -> frozenset[tuple[str, str]]:
-    """List which of the leases that agents work for are theirs, with whose each is."""
-    held = sorted({lease_id for message in messages for lease_id in message.held})
-    if not held:
+def _agreed(connection: sa.Connection, known: Mapping[str, Heartbeat]) -> frozenset[str]:
+    """Pick the sessions that work for leases of their own alone, and name every active one."""
+    if not known:
         return frozenset()
-    rows = connection.execute(_living(connection.dialect.name), {"held": held})
-    return frozenset((session_id, lease_id) for session_id, lease_id in rows)
-
-
-def _answer(runner: Row, message: Heartbeat, alive: frozenset[tuple[str, str]]) -> HeartbeatAnswer:
-    session_id = runner["session_id"]
-    abandon = tuple(one for one in message.held if (session_id, one) not in alive)
-    return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
+    rows = connection.execute(_living(connection.dialect.name), {"asked": sorted(known)})
+    alive: dict[str, set[str]] = defaultdict(set)
+    missed = set[str]()
+    for session_id, lease_id, is_active, is_noted in rows:
+        alive[session_id].add(lease_id)
+        if is_active and (is_noted or lease_id not in known[session_id].held):
+            missed.add(session_id)
+    own = (name for name, message in known.items() if alive[name].issuperset(message.held))
+    return frozenset(own) - missed
 
 
 @cache
@@ -127,10 +131,13 @@ def _touches(dialect: str) -> tuple[sa.Update, sa.Update]:
 
 
 @cache
-def _living(dialect: str) -> sa.Select[str, str]:
-    grace = sa.case((_leases.c.state == LeaseState.ACTIVE.value, _leases.c.grace_ms), else_=0)
-    return sa.select(_leases.c.session_id, _leases.c.lease_id).where(
-        bulk.among_given(dialect, _leases.c.lease_id, "held"),
+def _living(dialect: str) -> sa.Select[str, str, bool, bool]:
+    is_active = _leases.c.state == LeaseState.ACTIVE.value
+    grace = sa.case((is_active, _leases.c.grace_ms), else_=0)
+    return sa.select(
+        _leases.c.session_id, _leases.c.lease_id, is_active, _leases.c.unreported_since.is_not(None)
+    ).where(
+        bulk.among_given(dialect, _leases.c.session_id, "asked"),
         _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
         _leases.c.expires_at + grace >= now_ms(),
     )

@@ -4,7 +4,8 @@ A hold whose job does not wait any more, or whose time is over, counts for nothi
 read; the next plan of its partition deletes it.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -14,19 +15,22 @@ from forgeyard.scheduler.holds import BackfillWish, HeldRoom, HoldKind, earliest
 from forgeyard.store import bulk, changes, tables
 from forgeyard.store.amounts import DIMENSIONS, resources_of
 from forgeyard.store.changes import Row
+from forgeyard.store.engine import now_ms
 
 _held, _jobs = tables.held_room, tables.jobs
 _runners, _reservations = tables.runners, tables.reservations
-_COUNTING_ROWS = (
-    sa.select(_held)
-    .join(_jobs, _jobs.c.job_id == _held.c.job_id)
-    .where(
+
+
+def _counts(now: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+    return sa.and_(
         _jobs.c.state == JobState.ELIGIBLE.value,
         _jobs.c.cancel_reason.is_(None),
-        sa.or_(_held.c.kind == HoldKind.BACKFILL.value, _held.c.deadline_at > sa.bindparam("now")),
+        sa.or_(_held.c.kind == HoldKind.BACKFILL.value, _held.c.deadline_at > now),
     )
-    .order_by(_held.c.job_id)
-)
+
+
+_OF_JOBS = sa.select(_held).join(_jobs, _jobs.c.job_id == _held.c.job_id).order_by(_held.c.job_id)
+_COUNTING_ROWS = _OF_JOBS.where(_counts(sa.bindparam("now", type_=sa.BigInteger())))
 _COUNTING = _COUNTING_ROWS.with_only_columns(_held.c.job_id).order_by(None).scalar_subquery()
 _DELETE_OLD = sa.delete(_held).where(
     _held.c.partition == sa.bindparam("partition"), _held.c.job_id.not_in(_COUNTING)
@@ -39,6 +43,16 @@ def load(connection: sa.Connection, *, now: int) -> tuple[HeldRoom, ...]:
     return tuple(_hold(dict(row)) for row in rows)
 
 
+def query() -> sa.Select[Any]:
+    """Ask for all holds, and whether each counts now."""
+    return _OF_JOBS.add_columns(sa.case((_counts(now_ms()), 1), else_=0).label("counts"))
+
+
+def counting(rows: Iterable[Row]) -> tuple[HeldRoom, ...]:
+    """Keep the holds that count, among the rows of `query`."""
+    return tuple(_hold(row) for row in rows if row["counts"])
+
+
 def _hold(row: Row) -> HeldRoom:
     return HeldRoom(
         job_id=row["job_id"],
@@ -48,13 +62,6 @@ def _hold(row: Row) -> HeldRoom:
         room=resources_of(row),
         since=row["since_at"],
         deadline=row["deadline_at"],
-    )
-
-
-def drop(connection: sa.Connection, job_ids: Collection[str]) -> None:
-    """Forget the holds of jobs that were placed."""
-    connection.execute(
-        sa.delete(_held).where(bulk.among(connection, _held.c.job_id, sorted(job_ids)))
     )
 
 

@@ -1,11 +1,8 @@
 """Exclusivity keys: who holds which, taken with a lease and given back with it (QUO, SP-090)."""
 
-from collections.abc import Iterable
-
 import sqlalchemy as sa
 
-from forgeyard.store import bulk, tables
-from forgeyard.store.changes import Row
+from forgeyard.store import tables
 
 _holds, _jobs = tables.key_holds, tables.jobs
 _HELD = sa.select(_holds.c.key_name, _jobs.c.name).join(_jobs, _jobs.c.job_id == _holds.c.job_id)
@@ -14,14 +11,6 @@ _HELD = sa.select(_holds.c.key_name, _jobs.c.name).join(_jobs, _jobs.c.job_id ==
 def load(connection: sa.Connection) -> dict[str, str]:
     """Tell which keys are held, each with the name of its holder."""
     return {key: holder for key, holder in connection.execute(_HELD)}
-
-
-def take(connection: sa.Connection, holds: Iterable[tuple[str, str, str]]) -> None:
-    """Give keys to leases: each by its name, the lease and the job; callers know they are free."""
-    rows: list[Row] = [
-        {"key_name": key, "lease_id": lease_id, "job_id": job_id} for key, lease_id, job_id in holds
-    ]
-    bulk.insert(connection, _holds, rows)
 
 
 def give_back(connection: sa.Connection, lease_id: str) -> None:

@@ -25,7 +25,7 @@ def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
     query = sa.select(liveness.c.beat_at).where(here).with_for_update()
     beat_at: int = connection.execute(query).scalar_one()
     now = database_now(connection)
-    gap = now - beat_at if now - beat_at > policy.sweep.renewal_gap else 0
+    gap = outage(now - beat_at, policy)
     connection.execute(
         sa.update(liveness)
         .where(here)
@@ -47,7 +47,12 @@ def bridged(expires_at: int, *, gap: int, now: int, ttl: int, back_off: int) -> 
 def renewals_are_out(connection: sa.Connection, *, now: int, policy: SchedulingPolicy) -> bool:
     """Tell whether the renewal service is silent; one that never spoke cannot have failed."""
     age = beat_age_ms(connection, now=now)
-    return age is not None and age > policy.sweep.renewal_gap
+    return age is not None and outage(age, policy) > 0
+
+
+def outage(age: int, policy: SchedulingPolicy) -> int:
+    """Tell how long renewals are out if the last beat is so old; 0 while that is no outage."""
+    return age if age > policy.sweep.renewal_gap else 0
 
 
 def beat_age_ms(connection: sa.Connection, *, now: int) -> int | None:

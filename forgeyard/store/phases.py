@@ -109,14 +109,8 @@ def deadlines_of(connection: sa.Connection, attempt_id: str) -> Mapping[Deadline
     return {DeadlineKind(kind): due_at for kind, due_at in connection.execute(query)}
 
 
-def longest(job: Row, policy: LeasePolicy) -> int:
-    """Count how long an attempt granted now can last until it must be settled."""
-    phases = sum(_timeout(job, phase) + policy.deadline_slack for phase in PHASES[1:])
-    return policy.offer_ttl + phases + policy.settle_within
-
-
 def at_most(job: Row, policy: LeasePolicy) -> int:
-    """Say `longest` of a job whose specification nobody wants to read, less the settling."""
+    """Count how long an attempt granted now can last until it has ended."""
     return int(policy.offer_ttl + job["lasts_ms"] + len(_BEGUN) * policy.deadline_slack)
 
 

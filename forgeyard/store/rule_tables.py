@@ -151,7 +151,7 @@ placements = sa.Table(
     text("devices", nullable=True),  # EquipmentRequirement, JSON: the devices that it wants
     text("verdict", nullable=True),
     text("runner_id", nullable=True),  # the one that got it
-    sa.Index("ix_cycle_plan_job_id", "job_id"),
+    postgresql_with={"fillfactor": 60},  # the verdict is written beside the placement
 )
 
 policies = sa.Table(

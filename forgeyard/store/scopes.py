@@ -4,6 +4,7 @@ What a scope uses is never stored: it is the sum over the reservations of its jo
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,6 +25,8 @@ PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
 """The columns that name a job's scopes, outermost first."""
 _scopes, _reservations = tables.scopes, tables.reservations
 _ALL = sa.select(_scopes)
+_HOLDERS = (*PATH, "pool_id")
+_SUMMED = ("cpu_milli", "memory_bytes")
 _LIMITS = ("max_jobs", "max_cpu_milli", "max_memory_bytes")
 
 
@@ -35,13 +38,8 @@ def path_of(row: Row) -> tuple[str, str, str, str]:
 
 def load(connection: sa.Connection) -> dict[str, SchedulingScope]:
     """Read every scope with what its jobs hold now."""
-    rows = connection.execute(_ALL).mappings().all()
-    return _seen(connection, [dict(row) for row in rows])
-
-
-def lock(connection: sa.Connection, named: Collection[str]) -> dict[str, SchedulingScope]:
-    """Lock scopes and the root, outermost first, and read them with what their jobs hold."""
-    return _seen(connection, _lock_rows(connection, named))
+    rows = [dict(row) for row in connection.execute(_ALL).mappings()]
+    return seen(rows, usage(connection) if are_limited(rows) else {})
 
 
 def lock_for_refunds(connection: sa.Connection, jobs: Iterable[Row]) -> None:
@@ -51,10 +49,11 @@ def lock_for_refunds(connection: sa.Connection, jobs: Iterable[Row]) -> None:
     """
     named = {row[name] for row in jobs for name in PATH}
     if named:
-        _lock_rows(connection, named)
+        lock(connection, named)
 
 
-def _lock_rows(connection: sa.Connection, named: Collection[str]) -> list[Row]:
+def lock(connection: sa.Connection, named: Collection[str]) -> list[Row]:
+    """Lock scopes and the root, outermost first, and read them."""
     query = (
         sa.select(_scopes)
         .where(bulk.among(connection, _scopes.c.scope_id, {ROOT, *named}))
@@ -64,9 +63,13 @@ def _lock_rows(connection: sa.Connection, named: Collection[str]) -> list[Row]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
-def _seen(connection: sa.Connection, rows: Sequence[Row]) -> dict[str, SchedulingScope]:
-    limited = any(row[name] is not None for row in rows for name in _LIMITS)
-    used = usage(connection) if limited else {}
+def are_limited(rows: Iterable[Row]) -> bool:
+    """Tell whether it matters what the jobs of these scopes hold."""
+    return any(row[name] is not None for row in rows for name in _LIMITS)
+
+
+def seen(rows: Iterable[Row], used: Mapping[str, Usage]) -> dict[str, SchedulingScope]:
+    """Read rows of scopes, beside what their jobs hold."""
     return {row["scope_id"]: _scope(row, used) for row in rows}
 
 
@@ -94,20 +97,26 @@ def _scope(row: Row, used: Mapping[str, Usage]) -> SchedulingScope:
 
 def usage(connection: sa.Connection) -> dict[str, Usage]:
     """Add up the reservations of every scope."""
-    names = (*PATH, "pool_id")
-    columns = [_reservations.c[name] for name in names]
-    query = sa.select(
-        *columns,
-        sa.func.count().label("jobs"),
-        sa.func.sum(_reservations.c.cpu_milli).label("cpu"),
-        sa.func.sum(_reservations.c.memory_bytes).label("memory"),
-    ).group_by(*columns)
+    return added_up(dict(row) for row in connection.execute(usage_query()).mappings())
+
+
+def usage_query() -> sa.Select[Any]:
+    """Sum up the reservations of those who share all their scopes."""
+    columns = [_reservations.c[name] for name in _HOLDERS]
+    # Not as the decimals that PostgreSQL makes of sums.
+    sums = (sa.cast(sa.func.sum(_reservations.c[name]), sa.BigInteger) for name in _SUMMED)
+    labelled = (total.label(name) for total, name in zip(sums, _SUMMED, strict=True))
+    return sa.select(*columns, sa.func.count().label("jobs"), *labelled).group_by(*columns)
+
+
+def added_up(rows: Iterable[Row]) -> dict[str, Usage]:
+    """Add the rows of `usage_query` up, by scope."""
     sums: dict[str, list[int]] = {}
-    for row in connection.execute(query).mappings():
-        for scope_id in (ROOT, *(row[name] for name in names)):
+    for row in rows:
+        for scope_id in (ROOT, *(row[name] for name in _HOLDERS)):
             total = sums.setdefault(scope_id, [0, 0, 0])
-            for place, name in enumerate(("jobs", "cpu", "memory")):
-                total[place] += int(row[name])
+            for place, name in enumerate(("jobs", *_SUMMED)):
+                total[place] += row[name]
     return {
         scope_id: Usage(jobs=jobs, cpu=MilliCpu(cpu), memory=Bytes(memory))
         for scope_id, (jobs, cpu, memory) in sums.items()
@@ -115,15 +124,15 @@ def usage(connection: sa.Connection) -> dict[str, Usage]:
 
 
 def charge(
-    connection: sa.Connection,
-    scopes: Mapping[str, SchedulingScope],
-    served: Iterable[tuple[Sequence[str], Resources]],
-) -> list[tuple[Charge, ...]]:
-    """Count service to locked scopes, in the order in which it was given; tell each one's price."""
+    scopes: Mapping[str, SchedulingScope], served: Iterable[tuple[Sequence[str], Resources]]
+) -> tuple[list[tuple[Charge, ...]], list[Row]]:
+    """Count service to locked scopes, in the order in which it was given.
+
+    Tells each one's price, and what has to be written of which scopes.
+    """
     tags = Tags(scopes)
     charges = [tags.charge(path, service(wanted)) for path, wanted in served]
-    _save(connection, scopes, tags)
-    return charges
+    return charges, _changed(scopes, tags)
 
 
 def refund(connection: sa.Connection, job: Row, lease: Row) -> None:
@@ -134,16 +143,15 @@ def refund(connection: sa.Connection, job: Row, lease: Row) -> None:
     if lease["charged"] is None:
         return  # granted by a release that charged nothing
     path = [job[name] for name in PATH]
-    scopes = {row["scope_id"]: _scope(row, {}) for row in _lock_rows(connection, path)}
+    scopes = {row["scope_id"]: _scope(row, {}) for row in lock(connection, path)}
     tags = Tags(scopes)
     tags.refund(path, codec.decode(tuple[Charge, ...], lease["charged"]))
-    _save(connection, scopes, tags)
+    bulk.update(connection, _scopes, _changed(scopes, tags), keys=("scope_id",))
 
 
-def _save(connection: sa.Connection, scopes: Mapping[str, SchedulingScope], tags: Tags) -> None:
-    rows = [
+def _changed(scopes: Mapping[str, SchedulingScope], tags: Tags) -> list[Row]:
+    return [
         {"scope_id": name, "finish_tag": tags.finish[name], "clock": tags.clock[name]}
         for name, scope in scopes.items()
         if (tags.finish[name], tags.clock[name]) != (scope.finish_tag, scope.clock)
     ]
-    bulk.update(connection, _scopes, rows, keys=("scope_id",))

@@ -15,6 +15,7 @@ from forgeyard.store import (
     snapshot,
     tables,
 )
+from forgeyard.store.contention import contention
 from forgeyard.store.engine import database_now
 from forgeyard.store.reconcile import books
 from forgeyard.store.reconcile.look import Look
@@ -43,6 +44,7 @@ def read_symptoms(connection: sa.Connection, partition: str, policy: SchedulingP
         outbox_lag_ms=outbox.lag_ms(connection),
         undelivered=outbox.undelivered(connection),
         renewal_beat_ms=liveness.beat_age_ms(connection, now=now),
+        contention=contention(connection, partition, since=now - figures.RECENT_MS),
         last_commit_ms=_last_commit_ms(connection, partition, now=now),
     )
 

@@ -140,7 +140,13 @@ jobs = sa.Table(
     sa.Index("ix_jobs_state_partition_class", "state", "partition", "requirement_class"),
     sa.Index("ix_jobs_class_queue_leased_at", "requirement_class", "queue_id", "leased_at"),
     sa.Index("ix_jobs_queue_name", "queue_id", "name", "job_id"),
-    sa.Index("ix_jobs_reused_from", "reused_from"),
+    sa.Index(
+        "ix_jobs_reused_from",
+        "reused_from",
+        postgresql_where=sa.text("reused_from IS NOT NULL"),
+        sqlite_where=sa.text("reused_from IS NOT NULL"),
+    ),
+    postgresql_with={"fillfactor": 60},  # a row that changes stays in its page
 )
 
 job_needs = sa.Table(
@@ -190,6 +196,7 @@ attempts = sa.Table(
     number("settled_at", nullable=True),
     sa.UniqueConstraint("job_id", "number"),
     sa.Index("ix_attempts_run_id", "run_id"),
+    postgresql_with={"fillfactor": 70},
 )
 
 leases = sa.Table(
@@ -221,6 +228,7 @@ leases = sa.Table(
     sa.UniqueConstraint("job_id", "epoch"),
     sa.Index("ix_leases_state_expires_at", "state", "expires_at"),
     sa.Index("ix_leases_session_id_state", "session_id", "state"),
+    postgresql_with={"fillfactor": 70},
 )
 
 reservations = sa.Table(
@@ -285,6 +293,7 @@ runners = sa.Table(
         " AND reserved_disk_bytes >= 0 AND reserved_slots >= 0",
         name="reserved_not_negative",
     ),
+    postgresql_with={"fillfactor": 70},
 )
 
 sessions = sa.Table(

@@ -175,7 +175,7 @@ class Crowd(RuleBasedStateMachine):
         if hasattr(self, "desk"):
             with self.engine.connect() as connection:
                 assert connection.execute(BROKEN).all() == []
-            assert self.broken == []
+            assert self.broken == [], self.broken
 
     # Deeds
 

@@ -183,12 +183,13 @@ class Plant:
         """Wait until an agent is not given work any more."""
         until(lambda: self.runner(agent.name)["state"] == "offline", or_say=self.tails)
 
-    def until_ready(self) -> None:
-        """Wait until the API answers."""
+    def until_ready(self, port: int = 0) -> None:
+        """Wait until the API answers, or the one on another port."""
+        url = f"http://127.0.0.1:{port or self.api_port}/readyz"
 
         def answers() -> bool:
             with suppress(httpx.HTTPError):
-                return self.http.get("/readyz").is_success
+                return self.http.get(url).is_success
             return False
 
         until(answers, within_s=150, or_say=lambda: f"the API does not answer\n{self.tails()}")
@@ -253,6 +254,7 @@ class Plant:
         """Give the secret that people and agents present."""
         return self._token_file.read_text().strip()
 
+    @property
     def history(self) -> Path:
         """Tell where every worker and API records what it does to leases."""
         return self.folder / "history"

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from forgeyard.errors import AccountingCorrupt, IllegalTransition
@@ -15,8 +16,14 @@ from tests.conftest import empty
 
 pytestmark = pytest.mark.integration
 RUNS, STEPS = 50, 40
-NOTICED = (AssertionError, IllegalTransition, AccountingCorrupt, sa.exc.IntegrityError)
-"""How a broken rule shows: in a check of the crowd, or in a guard of the product's own."""
+NOTICED = (
+    *(AssertionError, IllegalTransition, AccountingCorrupt, ValueError),
+    *(sa.exc.IntegrityError, Flaky),
+)
+"""How a broken rule shows: in a check of the crowd, or in a guard of the product's own.
+
+Threads do not meet again as they did, so Hypothesis often says of a failure that it is flaky.
+"""
 Record = Callable[[str, object], None]
 
 
@@ -37,6 +44,7 @@ def let_loose(engine: sa.Engine, *, runs: int, rounds: int = 1) -> Seen:
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
         print_blob=False,
+        report_multiple_bugs=False,
     )
     run_state_machine_as_test(Here, settings=chosen)
     return Here.seen
@@ -45,6 +53,7 @@ def let_loose(engine: sa.Engine, *, runs: int, rounds: int = 1) -> Seen:
 @pytest.mark.requirement(
     "LSE-002", "LSE-005", "LSE-006", "RCN-025", "RCN-027", "RCN-028", "GAT-003"
 )
+@pytest.mark.usefixtures("recorded")
 def test_three_schedulers_and_everybody_else_keep_every_rule(
     postgresql_engine: sa.Engine, pytestconfig: pytest.Config, record_property: Record
 ) -> None:

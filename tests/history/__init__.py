@@ -1,0 +1,1 @@
+"""Records what is done to leases in tests, and checks that history."""

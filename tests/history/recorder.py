@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from forgeyard.errors import Conflict, Rejected, Unavailable
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.protocol import RenewAnswer
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.scheduler.room import allocatable
 from forgeyard.store import (
@@ -31,6 +32,7 @@ from forgeyard.store import (
     leases,
     policies,
     release,
+    renewals,
     runs,
     settle,
     tables,
@@ -68,15 +70,37 @@ def _renewals(bound: Bound) -> dict[str, Any]:
     return {"session": message.session_id, "leases": asked}
 
 
+def _verdicts(_bound: Bound, answer: RenewAnswer) -> list[str]:
+    return [str(one.verdict) for one in answer.leases]
+
+
+def _batch(bound: Bound) -> dict[str, Any]:
+    messages = bound["messages"]
+    return {"leases": [(one.lease_id, one.epoch) for some in messages for one in some.leases]}
+
+
+def _answers(bound: Bound, answers: Sequence[RenewAnswer | None]) -> list[str]:
+    """Tell a batch's verdicts one by one; of what it left alone it said nothing."""
+    told: list[str] = []
+    for message, answer in zip(bound["messages"], answers, strict=True):
+        silence = ["unanswered"] * len(message.leases)
+        told += silence if answer is None else [str(one.verdict) for one in answer.leases]
+    return told
+
+
 def _id(name: str, key: str) -> Callable[[Bound], dict[str, Any]]:
     return lambda bound: {key: bound[name]}
 
 
-def _kind(answer: object) -> str:
+def _kind(_bound: Bound, answer: object) -> str:
     return type(answer).__name__.lower()
 
 
-def _outcome(answer: commit.CommitOutcome) -> dict[str, Any]:
+def _plain(_bound: Bound, answer: object) -> Any:
+    return dataclasses.asdict(answer) if dataclasses.is_dataclass(answer) else answer
+
+
+def _outcome(_bound: Bound, answer: commit.CommitOutcome) -> dict[str, Any]:
     return {
         "granted": answer.granted,
         "verdicts": [[job, str(verdict)] for job, verdict in answer.verdicts],
@@ -91,7 +115,7 @@ class Operation:
     home: Any
     name: str
     args: Callable[[Bound], dict[str, Any]]
-    result: Callable[[Any], Any]
+    result: Callable[[Bound, Any], Any]
 
 
 OPERATIONS = (
@@ -99,18 +123,19 @@ OPERATIONS = (
     Operation(leases, "accept", _holder("holder"), _kind),
     Operation(leases, "reject", _holder("message"), _kind),
     Operation(leases, "progress", _holder("message"), _kind),
-    Operation(leases, "complete", _holder("message"), str),
-    Operation(leases, "renew", _renewals, lambda answer: [str(x.verdict) for x in answer.leases]),
-    Operation(lapse, "expire", _id("lease_id", "lease"), bool),
-    Operation(lapse, "time_out", _id("attempt_id", "attempt"), bool),
-    Operation(lapse, "overtake", _id("attempt_id", "attempt"), lambda held: held.lease["state"]),
+    Operation(leases, "complete", _holder("message"), _plain),
+    Operation(leases, "renew", _renewals, _verdicts),
+    Operation(renewals, "renew_together", _batch, _answers),
+    Operation(lapse, "expire", _id("lease_id", "lease"), _plain),
+    Operation(lapse, "time_out", _id("attempt_id", "attempt"), _plain),
+    Operation(lapse, "overtake", _id("attempt_id", "attempt"), lambda _, held: held.lease["state"]),
     Operation(lapse, "revoke", lambda bound: {"lease": bound["held"].lease["lease_id"]}, _kind),
-    Operation(settle, "settle", _id("attempt_id", "attempt"), dataclasses.asdict),
+    Operation(settle, "settle", _id("attempt_id", "attempt"), _plain),
     Operation(
         runs,
         "submit",
         lambda bound: {"key": bound["submission"].idempotency_key},
-        dataclasses.asdict,
+        _plain,
     ),
 )
 
@@ -187,7 +212,7 @@ class Recorder:
                     raise
                 if isinstance(answer, commit.CommitOutcome):
                     call.granted += _granted(connection, answer, named["built_in"])
-                self.did(call, operation.result(answer))
+                self.did(call, operation.result(bound, answer))
                 return answer
 
         return recorded

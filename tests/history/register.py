@@ -66,7 +66,7 @@ def _of(entry: Entry) -> Iterator[Event]:
             answer = f"{answer} {entry.args['outcome']}"
         own = entry.args["lease"]
         yield Event(entry=entry, kind=entry.op, lease=own, epoch=entry.args["epoch"], answer=answer)
-    if entry.op == "renew" and isinstance(entry.result, list):
+    if entry.op in ("renew", "renew_together") and isinstance(entry.result, list):
         for (lease, epoch), verdict in zip(entry.args["leases"], entry.result, strict=True):
             yield Event(entry=entry, kind="renew", lease=lease, epoch=epoch, answer=verdict)
     for one in entry.ended:

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from forgeyard.api import keepalive
 from forgeyard.errors import StoreUnavailable
-from forgeyard.model.protocol import CompletionVerdict
+from forgeyard.model.ids import LeaseId
+from forgeyard.model.protocol import CompletionVerdict, Renew, Renewal
 from forgeyard.store import leases
 from forgeyard.store.engine import write
 from forgeyard.store.leases import accept
+from forgeyard.store.renewals import renew_together
 from tests.history.checker import complaints
 from tests.history.entries import Ended, read
-from tests.history.recorder import recording
+from tests.history.recorder import OPERATIONS, OURS, recording
 from tests.leasing import Desk, Lease
 
 pytestmark = pytest.mark.integration
@@ -42,6 +45,20 @@ def test_a_life_of_a_lease_is_told_call_by_call(desk: Desk, tmp_path: Path) -> N
     (granted,) = cycle.granted
     assert (granted.lease, granted.epoch, granted.job) == (lease.lease_id, 1, lease.job_id)
     assert complete.ended == (Ended(lease=lease.lease_id, to="released"),)
+
+
+def test_a_batch_of_renewals_is_told_lease_by_lease(desk: Desk, tmp_path: Path) -> None:
+    with recording(tmp_path):
+        lease = desk.active()
+        message, other = (
+            Renew(session_id=lease.holder.session_id, leases=(Renewal(lease_id=name, epoch=1),))
+            for name in (LeaseId(lease.lease_id), LeaseId("nobody's"))
+        )
+        desk.change(renew_together, (message, other), policy=desk.policy.lease)
+    (batch,) = [entry for entry in read(tmp_path) if entry.op == "renew_together"]
+    assert batch.args["leases"] == [[lease.lease_id, 1], ["nobody's", 1]]
+    assert batch.result == ["renewed", "unanswered"]
+    assert complaints(read(tmp_path)) == {}
 
 
 def test_a_new_session_is_told_by_the_leases_that_it_ends(desk: Desk, tmp_path: Path) -> None:
@@ -93,7 +110,7 @@ import os, signal, sys
 from pathlib import Path
 from forgeyard.config import StoreConfig
 from forgeyard.store.engine import open_engine
-from tests.history.recorder import recording
+from tests.history.recorder import OPERATIONS, OURS, recording
 from tests.leasing import Desk
 desk = Desk(open_engine(sys.argv[1], StoreConfig()))
 with recording(Path(sys.argv[2])):
@@ -123,6 +140,22 @@ def test_a_process_that_dies_within_its_commit_leaves_an_unknown_call(
     unknown = [entry for entry in read(tmp_path) if entry.happened is None]
     assert [(entry.op, entry.result) for entry in unknown] == [("accept", "accepted")]
     assert complaints(read(tmp_path)) == {}
+
+
+def test_no_module_of_ours_keeps_what_is_not_recorded(tmp_path: Path) -> None:
+    """Also those that took a function by its name, such as the API's batches of renewals."""
+    real = {id(getattr(one.home, one.name)): one.name for one in OPERATIONS}
+    taken = {keepalive.renew_together, accept}
+    assert {id(one) for one in taken} <= set(real)
+    with recording(tmp_path):
+        kept = [
+            (name, key)
+            for name, module in list(sys.modules.items())
+            if name.split(".")[0] in OURS
+            for key, value in vars(module).items()
+            if id(value) in real
+        ]
+    assert kept == []
 
 
 def test_afterwards_everything_is_as_it_was(tmp_path: Path) -> None:

@@ -4,109 +4,52 @@ What decides is the product's: `grant`, the fence, the tables of transitions, th
 model adds what SQL and the network do: rows, locks, and every order of events. An agent here sends
 any call about any lease that it was ever offered, at any time, any number of times and under any
 epoch of the job; so a lost, late or doubled message, a crash and a frozen process are all among it.
-Now is always 0: time passes by moving deadlines towards the past. States that differ only in who is
-called first, among jobs or runners or schedulers, are one.
+States that differ only in who is called first, among jobs or runners or schedulers, are one; so the
+number of a job or a runner may change from one step of a trace to the next.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from forgeyard.errors import IllegalTransition
-from forgeyard.model.ids import SessionId
-from forgeyard.model.job import FailureClass, RetryPolicy
-from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import Complete, Holder, Outcome
 from forgeyard.model.transitions import (
-    ATTEMPT_TRANSITIONS,
     FINAL_ATTEMPT_STATES,
     FINAL_JOB_STATES,
     JOB_TRANSITIONS,
-    LEASE_TRANSITIONS,
-    LIVE_LEASE_STATES,
     AttemptState,
     JobState,
     LeaseState,
     check,
 )
-from forgeyard.model.units import Millis
 from forgeyard.scheduler import grant, retry
 from forgeyard.scheduler.gates import Gates
 from forgeyard.store import commit, fence, grants, leases, settle
-from forgeyard.store.amounts import DIMENSIONS, resources_of
+from forgeyard.store.amounts import resources_of
 from forgeyard.store.phases import PHASES
 from forgeyard.store.release import Held
-
-NOW = 0
-GRACE = 1
-POLICY = LeasePolicy(offer_ttl=Millis(0), execution_ttl=Millis(0), connectivity_grace=Millis(GRACE))
-"""The shortest times that differ: an offer lapses with the next unit, an active lease after it."""
-RETRY = RetryPolicy(max_attempts=2, on=tuple(FailureClass))
-RUNNERS = (0, 1)
-MOST_GRANTS = 2
-"""After so many a job is granted no more: what follows would look the same."""
-SESSION = SessionId("its own")
-ONE = dict.fromkeys(DIMENSIONS, 1)
-Row = Mapping[str, Any]
-
-
-class Wrong(Exception):
-    """A rule was broken by one step, which its outcome alone would not show."""
-
-
-class Lease(NamedTuple):
-    """A lease with its attempt and its reservation."""
-
-    runner: int
-    """Whose it is; of one that has ended nobody needs to know."""
-    epoch: int
-    state: str
-    attempt: str
-    expires_at: int
-    settled: bool
-    reserves: bool
-
-    def row(self) -> Row:
-        """Show it as SQL would."""
-        return {
-            "state": self.state,
-            "epoch": self.epoch,
-            "expires_at": self.expires_at,
-            "grace_ms": GRACE,
-            "session_id": SESSION,
-        }
-
-    @property
-    def is_live(self) -> bool:
-        """Tell whether it is marked as live."""
-        return self.state in LIVE_LEASE_STATES
-
-    @property
-    def is_over(self) -> bool:
-        """Tell whether nobody was promised that it lives on."""
-        return self.expires_at + (GRACE if self.state == "active" else 0) < NOW
-
-
-class Job(NamedTuple):
-    """A job with every lease that it had, oldest first."""
-
-    state: str = "eligible"
-    epoch: int = 0
-    charged: int = 0
-    wins: int = 0
-    leases: tuple[Lease, ...] = ()
-
-    def row(self) -> Row:
-        """Show it as SQL would."""
-        return {
-            "state": self.state,
-            "epoch": self.epoch,
-            "attempts_made": len(self.leases),
-            "cancel_reason": None,
-            **ONE,
-        }
-
+from tests.models.rows import (
+    MOST_GRANTS,
+    NOW,
+    ONE,
+    POLICY,
+    RETRY,
+    RUNNERS,
+    SESSION,
+    Job,
+    Lease,
+    Row,
+    Wrong,
+    job_to,
+    lost,
+    mirrored,
+    moved,
+    older,
+    runner_row,
+    with_lease,
+)
 
 Plan = tuple[int, ...]
 """The jobs that a scheduler found waiting a while ago; empty if it plans nothing."""
@@ -186,8 +129,8 @@ class Granting:
         self._steps = cache(self._steps_of_job)
         self._commits = cache(self._committed)
         self._crashes = cache(self._crashed)
-        self._older = cache(lambda job: self._number(_older(self._known[job])))
-        self._mirror = cache(lambda job: self._number(_mirrored(self._known[job])))
+        self._older = cache(lambda job: self._number(older(self._known[job])))
+        self._mirror = cache(lambda job: self._number(mirrored(self._known[job])))
         self._least = cache(self._least_of)
         self._broken = cache(lambda jobs: broken([self._known[job] for job in jobs]))
 
@@ -265,7 +208,7 @@ class Granting:
         ]
         standings = {str(i): self._rules.job_standing(job.row()) for i, job in enumerate(jobs)}
         rooms = {
-            str(runner): self._rules.runner_standing(_runner_row(jobs, runner), cpu_percent=100)
+            str(runner): self._rules.runner_standing(runner_row(jobs, runner), cpu_percent=100)
             for runner in RUNNERS
         }
         try:
@@ -305,7 +248,7 @@ class Granting:
         job = self._known[number]
         for n, lease in enumerate(job.leases):
             if lease.is_live and lease.runner == runner:
-                job = _lost(job, n, LeaseState.REVOKED)
+                job = lost(job, n, LeaseState.REVOKED)
         return self._number(job)
 
     def _lapsed(self, state: State) -> Iterator[tuple[int, int]]:
@@ -356,10 +299,10 @@ class Granting:
             return None
         _demand_holder(job, n, who)
         if lease.state == LeaseState.ACTIVE:
-            return _with(job, n, expires_at=NOW + POLICY.execution_ttl)
-        job = _moved(job, n, lease=LeaseState.ACTIVE, attempt=AttemptState.PREPARING)
-        job = _with(job, n, expires_at=NOW + POLICY.execution_ttl)
-        return _job_to(job, JobState.PREPARING)
+            return with_lease(job, n, expires_at=NOW + POLICY.execution_ttl)
+        job = moved(job, n, lease=LeaseState.ACTIVE, attempt=AttemptState.PREPARING)
+        job = with_lease(job, n, expires_at=NOW + POLICY.execution_ttl)
+        return job_to(job, JobState.PREPARING)
 
     def _renew(self, job: Job, n: int, who: Holder) -> Job | None:
         """Extend what the statement of `renew` would find and its fence lets through."""
@@ -368,14 +311,14 @@ class Granting:
         if not found or self._rules.has_lapsed(lease.row(), NOW):
             return None
         _demand_holder(job, n, who)
-        return _with(job, n, expires_at=NOW + POLICY.execution_ttl)
+        return with_lease(job, n, expires_at=NOW + POLICY.execution_ttl)
 
     def _reject(self, job: Job, n: int, who: Holder) -> Job | None:
         if self._rules.staleness(job.leases[n].row(), who, NOW, LeaseState.OFFERED):
             return None
         _demand_holder(job, n, who)
-        job = _moved(job, n, lease=LeaseState.REJECTED, attempt=AttemptState.REJECTED)
-        return _job_to(_with(job, n, settled=True), JobState.ELIGIBLE)
+        job = moved(job, n, lease=LeaseState.REJECTED, attempt=AttemptState.REJECTED)
+        return job_to(with_lease(job, n, settled=True), JobState.ELIGIBLE)
 
     def _complete(self, job: Job, n: int, report: Complete) -> Job | None:
         lease = job.leases[n]
@@ -386,14 +329,14 @@ class Granting:
             return None
         _demand_holder(job, n, report)
         if report.outcome is not Outcome.SUCCEEDED:
-            return _moved(job, n, lease=LeaseState.RELEASED, attempt=AttemptState.FAILED)
+            return moved(job, n, lease=LeaseState.RELEASED, attempt=AttemptState.FAILED)
         for phase in PHASES[PHASES.index(AttemptState(lease.attempt)) + 1 :]:
-            job = _job_to(_moved(job, n, attempt=phase), JobState(phase.value))
-        job = _moved(job, n, lease=LeaseState.RELEASED, attempt=AttemptState.SUCCEEDED)
+            job = job_to(moved(job, n, attempt=phase), JobState(phase.value))
+        job = moved(job, n, lease=LeaseState.RELEASED, attempt=AttemptState.SUCCEEDED)
         job = job._replace(wins=job.wins + 1)
         if not self._rules.ends_on_success:
-            return _job_to(_job_to(job, JobState.RETRY_WAITING), JobState.ELIGIBLE)
-        return _job_to(job, JobState.SUCCEEDED)
+            return job_to(job_to(job, JobState.RETRY_WAITING), JobState.ELIGIBLE)
+        return job_to(job, JobState.SUCCEEDED)
 
     def _expire(self, job: Job, n: int, was_seen: bool, skew: int) -> Job | None:
         lease = job.leases[n]
@@ -403,7 +346,7 @@ class Granting:
             return None
         if lease.is_live and not lease.is_over:
             raise Wrong("a lease is taken away before its time")
-        return _lost(job, n, LeaseState.EXPIRED)
+        return lost(job, n, LeaseState.EXPIRED)
 
     def _settled(self, job: Job, n: int) -> Job | None:
         """Settle an attempt as the workflow or the sweep would, whoever comes first."""
@@ -416,15 +359,15 @@ class Granting:
             "accepted_at": NOW,
             "failure_class": None,
         }
-        marked = _with(job, n, settled=True)
+        marked = with_lease(job, n, settled=True)
         if not self._rules.is_undecided(attempt, job.row()):
             return marked
         blame, charged = settle.blame_of(attempt)
         marked = marked._replace(charged=job.charged + charged)
         verdict = retry.decide(RETRY, blame, marked.charged, cancelled=False)
         if isinstance(verdict, retry.Retry):
-            return _job_to(_job_to(marked, JobState.RETRY_WAITING), JobState.ELIGIBLE)
-        return _job_to(marked, settle._ENDS[AttemptState(lease.attempt)])
+            return job_to(job_to(marked, JobState.RETRY_WAITING), JobState.ELIGIBLE)
+        return job_to(marked, settle._ENDS[AttemptState(lease.attempt)])
 
 
 def _demand_holder(job: Job, n: int, who: Holder) -> None:
@@ -433,64 +376,6 @@ def _demand_holder(job: Job, n: int, who: Holder) -> None:
         raise Wrong("a call of an earlier grant takes effect")
     if lease.is_over:
         raise Wrong("a call takes effect after its lease lapsed")
-
-
-def _lost(job: Job, n: int, to: LeaseState) -> Job:
-    offered = job.leases[n].state == LeaseState.OFFERED
-    job = _moved(job, n, lease=to, attempt=AttemptState.LOST)
-    # Revoked or expired: nobody asks any more.
-    job = _with(job, n, settled=offered, state=LeaseState.EXPIRED.value)
-    return _job_to(job, JobState.ELIGIBLE if offered else JobState.LOST)
-
-
-def _moved(job: Job, n: int, *, lease: LeaseState | None = None, attempt: AttemptState) -> Job:
-    """Move a lease and its attempt; a lease that ends lets go of its runner."""
-    one = job.leases[n]
-    check(ATTEMPT_TRANSITIONS, AttemptState(one.attempt), attempt)
-    if lease is None:
-        return _with(job, n, attempt=attempt.value)
-    check(LEASE_TRANSITIONS, LeaseState(one.state), lease)
-    live = lease in LIVE_LEASE_STATES
-    changed = {"state": lease.value, "attempt": attempt.value, "reserves": live}
-    return _with(job, n, **(changed if live else {**changed, "expires_at": NOW, "runner": 0}))
-
-
-def _job_to(job: Job, state: JobState) -> Job:
-    check(JOB_TRANSITIONS, JobState(job.state), state)
-    return job._replace(state=state.value)
-
-
-def _with(job: Job, n: int, **changed: Any) -> Job:
-    lease = job.leases[n]._replace(**changed)
-    return job._replace(leases=(*job.leases[:n], lease, *job.leases[n + 1 :]))
-
-
-def _older(job: Job) -> Job:
-    """Let a unit of time pass; long ago is as good as just too late."""
-    for n, lease in enumerate(job.leases):
-        if lease.is_live and not lease.is_over:
-            job = _with(job, n, expires_at=lease.expires_at - 1)
-    return job
-
-
-def _mirrored(job: Job) -> Job:
-    for n, lease in enumerate(job.leases):
-        if lease.is_live:
-            job = _with(job, n, runner=1 - lease.runner)
-    return job
-
-
-def _runner_row(jobs: Sequence[Job], runner: int) -> Row:
-    held = sum(lease.reserves for job in jobs for lease in job.leases if lease.runner == runner)
-    return {
-        "state": "online",
-        "session_id": SESSION,
-        "suspect": 0,
-        "pool_id": "",
-        **{f"total_{name}": 1 for name in DIMENSIONS},
-        **{f"headroom_{name}": 0 for name in DIMENSIONS},
-        **{f"reserved_{name}": held for name in DIMENSIONS},
-    }
 
 
 def _planned(state: State, number: int, plan: Plan) -> State:

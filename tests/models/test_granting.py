@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from forgeyard.scheduler.grant import JobStanding
-from tests.models.granting import DIMENSIONS, Granting, Row, Rules, State, product
+from forgeyard.store.amounts import DIMENSIONS
+from tests.models.granting import Granting, Rules, State, product
+from tests.models.rows import Row
 from tests.models.search import Outcome, explore_to_ends
 
 BY_AGENTS = ("accept", "reject", "renew", "succeeded", "failed", "crashes")
@@ -36,7 +38,9 @@ def search(rules: Rules, *, jobs: int = 2, said: str = "the product") -> tuple[O
     return outcome, wrong
 
 
-@pytest.mark.requirement("INV-004", "LSE-005")
+@pytest.mark.requirement(
+    "INV-003", "INV-004", "INV-005", "INV-010", "LSE-005", "LSE-006", "TST-004"
+)
 def test_no_order_of_events_breaks_a_lease_or_strands_a_job() -> None:
     outcome, wrong = search(product())
     assert not wrong
@@ -81,10 +85,6 @@ def success_that_is_not_final(rules: Rules) -> Rules:
     return replace(rules, ends_on_success=False)
 
 
-def an_attempt_that_nobody_decides(rules: Rules) -> Rules:
-    return replace(rules, is_undecided=lambda *_: False)
-
-
 @pytest.mark.parametrize(
     ("mutant", "wrong"),
     [
@@ -96,7 +96,6 @@ def an_attempt_that_nobody_decides(rules: Rules) -> Rules:
         (no_second_look_at_runners, "I1: a runner holds more than it has"),
         (an_epoch_that_is_not_raised, "the epochs of a job do not grow"),
         (success_that_is_not_final, "I3: a job has two accepted results"),
-        (an_attempt_that_nobody_decides, "nothing that is sure to happen leads on"),
     ],
 )
 def test_a_decision_that_is_wrong_is_refuted_by_a_short_trace(mutant: Mutant, wrong: str) -> None:
@@ -104,3 +103,11 @@ def test_a_decision_that_is_wrong_is_refuted_by_a_short_trace(mutant: Mutant, wr
     assert found == wrong
     assert outcome.trace is not None
     assert len(outcome.trace) <= 10
+
+
+def test_an_attempt_that_nobody_decides_strands_its_job() -> None:
+    rules = replace(product(), is_undecided=lambda *_: False)
+    outcome, found = search(rules, jobs=1, said="an attempt that nobody decides")
+    assert found == "nothing that is sure to happen leads on"
+    assert outcome.trace is not None
+    assert len(outcome.trace) <= 4

@@ -377,7 +377,7 @@ class Host:
         """
         left = [work.held._deadline - self.clock() for work in self.works.values() if work.runs]
         self._die()
-        return round(max(0.0, min((3.0, *left))) * 1000)
+        return round(max(0.0, min((2.5, *left))) * 1000)
 
     def _die(self) -> None:
         self._life += 1

@@ -17,7 +17,7 @@ from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms, read
 from tests.chaos import invariants
 from tests.simulation import grants
-from tests.simulation.world import Violated, World
+from tests.simulation.world import Process, Violated, World
 
 EVERY = 50
 """After so many events all rows are looked at."""
@@ -168,11 +168,12 @@ class Ledger:
     def _demand_sole_processes(self) -> None:
         """Demand that every process runs under a live lease, and no job has two."""
         running = self.world.running
-        owners: dict[str, str] = {}
+        first: dict[str, Process] = {}
         for lease_id, process in running.items():
-            other = owners.setdefault(process.job_id, process.host)
-            if other != process.host:
-                raise Violated(f"job {process.job_id} runs on {other} and on {process.host}")
+            other = first.setdefault(process.job_id, process)
+            if other is not process:
+                where = f"on {other.host} and on {process.host}"
+                raise Violated(f"job {process.job_id} runs twice, {where}")
             if self.leases[lease_id] != "active":
                 raise Violated(
                     f"a process runs on {process.host} for lease {lease_id},"

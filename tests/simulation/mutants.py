@@ -113,11 +113,13 @@ class _Any(str):
 
 @contextmanager
 def without_second_look() -> Iterator[None]:
-    """Expire whatever a sweep has found, though it may have been renewed meanwhile."""
+    """Expire whatever a sweep has found, though it may have ended or been spared meanwhile."""
 
     def expire(connection: sa.Connection, lease_id: str, *, policy: SchedulingPolicy) -> bool:
         held = release.lock_lease(connection, lease_id)
-        lapsed = replace(held, lease={**held.lease, "expires_at": 0})
+        state = held.lease["state"]
+        found = state if state in LIVE_LEASE_STATES else LeaseState.ACTIVE.value
+        lapsed = replace(held, lease={**held.lease, "expires_at": 0, "state": found})
         now = lapse.database_now(connection)
         return lapse._expire(connection, lapsed, now=now, policy=policy.lease)
 

@@ -103,7 +103,7 @@ class People:
         world = self._world
         if world.weather.is_calm:
             return
-        world.after(world.between(2_000, 9_000), "operator", self._operating)
+        world.after(world.between(1_000, 7_000), "operator", self._operating)
         fault = world.rng.choice(tuple(_ACTS))
         try:
             said = _ACTS[fault](self, world)
@@ -284,7 +284,7 @@ _ACTS: dict[Fault, Callable[[People, World], str | None]] = {
 def variant(policy: SchedulingPolicy, rng: random.Random) -> SchedulingPolicy:
     """Draw a policy near another one: with or without preemption, a small batch, another grace."""
     preemption = replace(policy.preemption, enabled=rng.choice((0, 1)), rest=Millis(5_000))
-    lease = replace(policy.lease, connectivity_grace=Millis(rng.choice((0, 2_000, 4_000))))
+    lease = replace(policy.lease, connectivity_grace=Millis(rng.choice((2_000, 4_000, 6_000))))
     batch = rng.choice((2, 200))
     return replace(policy, preemption=preemption, lease=lease, batch=batch)
 

@@ -283,7 +283,7 @@ class Upkeep:
     def _again(self) -> None:
         world = self._world
         pause = world.built_in.sweep.period
-        if world.weather.strikes(Fault.UPKEEP_OUT, 0.02):
+        if world.weather.strikes(Fault.UPKEEP_OUT, 0.04):
             pause += world.between(5_000, 40_000)
         self._rounds += 1
         rounds = self._rounds
@@ -367,7 +367,7 @@ class Service:
 def outages_of_temporal(world: World, relays: Relay) -> None:
     """Let Temporal be away now and then."""
     world.after(
-        world.between(15_000, 60_000), "temporal", lambda: outages_of_temporal(world, relays)
+        world.between(8_000, 40_000), "temporal", lambda: outages_of_temporal(world, relays)
     )
     if not relays.is_temporal_out and world.weather.strikes(Fault.TEMPORAL_OUT, 0.5):
         relays.is_temporal_out = True

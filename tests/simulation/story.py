@@ -37,13 +37,13 @@ from tests.simulation.world import Violated, World
 POLICY = SchedulingPolicy(
     lease=LeasePolicy(
         offer_ttl=Millis(5_000),
-        execution_ttl=Millis(8_000),
-        renew_every=Millis(2_000),
-        connectivity_grace=Millis(3_000),
+        execution_ttl=Millis(14_000),
+        renew_every=Millis(3_000),
+        connectivity_grace=Millis(4_000),
         longest_back_off=Millis(3_000),
         deadline_slack=Millis(3_000),
         settle_within=Millis(4_000),
-        session_silence=Millis(24_000),
+        session_silence=Millis(13_000),
         refusal_memory=Millis(5_000),
         penalty_half_life=Millis(60_000),
     ),
@@ -51,10 +51,10 @@ POLICY = SchedulingPolicy(
     backfill=BackfillPolicy(after=Millis(15_000)),
     preemption=PreemptionPolicy(rest=Millis(5_000), patience=Millis(10_000)),
 )
-"""The product's policy, about eight times as fast."""
+"""The product's policy, about five times as fast."""
 REST_WITHIN = 400_000
 """The work that is left must be done within so much virtual time."""
-RECOVERED_WITHIN = 3 * 3_000 + 8_000 + 4_000 + 3_000
+RECOVERED_WITHIN = 3 * 3_000 + 14_000 + 6_000 + 3_000
 """What nobody works for must be free again: three sweeps, and a lease with grace and back-off."""
 
 
@@ -94,7 +94,7 @@ class Story:
     def _begin(self) -> None:
         world = self.world
         for number, host in enumerate(self.hosts):
-            late = number and world.weather.strikes(Fault.BOOTED, 0.3)
+            late = number and world.weather.strikes(Fault.BOOTED, 0.5)
             world.after(world.between(5_000, 40_000) if late else number, host.name, host.start)
             world.after(world.between(3_000, 15_000), host.name, lambda host=host: befall(host))
         swept = (*PARTITIONS, *PARTITIONS[: world.rng.randint(0, 1)])

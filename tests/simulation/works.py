@@ -246,7 +246,7 @@ class Work:
         at = min(self.held._deadline, self._until)
         if at != self._watched:
             self._watched = at
-            delay = (at - self._host.clock()) * 1000
+            delay = (at - self._host.clock()) * 1000 + 1  # never a hair too early
             self._host.after(
                 delay,
                 lambda: void(self.look()),

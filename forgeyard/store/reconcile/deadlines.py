@@ -1,6 +1,6 @@
 """Deadlines against what they are of: every wait has one, and every one is of something."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -8,8 +8,7 @@ import sqlalchemy as sa
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState, LeaseState, RunState
 from forgeyard.scheduler.findings import Finding, FindingKind
 from forgeyard.store import changes, phases, specs, tables
-from forgeyard.store.changes import ATTEMPT, JOB, RUN, DeadlineKind
-from forgeyard.store.engine import database_now
+from forgeyard.store.changes import ATTEMPT, JOB, RUN, DeadlineKind, Row
 from forgeyard.store.reconcile.look import Comparison, Look
 from forgeyard.store.release import ATTEMPT_DEADLINES
 
@@ -55,7 +54,7 @@ def _waits() -> sa.Subquery:
     return sa.union_all(*runs, *jobs, attempts).subquery()
 
 
-def _wait(table: sa.Table, key: sa.ColumnElement[str], lacks: str) -> sa.Select[Any]:
+def _wait(table: sa.Table, key: sa.ColumnElement[str], lacks: str) -> sa.Select[str, str, Any, Any]:
     return sa.select(
         key.label("entity"),
         sa.literal(str(lacks)).label("lacks"),
@@ -98,52 +97,35 @@ def _lock(connection: sa.Connection, run_id: str) -> None:
 
 def _fix(connection: sa.Connection, found: Sequence[Finding], look: Look) -> None:
     """Give each wait the deadline that it should have had; what is over by now is due at once."""
-    now = database_now(connection)
     for entity_id, kind, _ in _rows(connection, look.at(found[0].within)):
-        _AGAIN[kind](connection, entity_id, look, now)
+        if kind == _PHASE:
+            attempt = changes.find(connection, ATTEMPT, entity_id)
+            job = changes.find(connection, JOB, attempt["job_id"])
+            policy = look.policy.lease
+            phases.start_again(connection, attempt, job, now=look.now, policy=policy)
+            continue
+        row = changes.find(connection, _KINDS[DeadlineKind(kind)], entity_id)
+        due_at = _due_at(DeadlineKind(kind), row, look)
+        partition = str(row["partition"])
+        changes.set_deadline(
+            connection, DeadlineKind(kind), entity_id, partition=partition, due_at=due_at
+        )
 
 
-def _run(connection: sa.Connection, run_id: str, _look: Look, now: int) -> None:
-    run = changes.find(connection, RUN, run_id)
-    due_at = (run["ready_at"] or run["created_at"] or now) + run["timeout_ms"]
-    _set(connection, DeadlineKind.RUN, run_id, str(run["partition"]), due_at)
-
-
-def _held(connection: sa.Connection, run_id: str, _look: Look, now: int) -> None:
-    run = changes.find(connection, RUN, run_id)
-    _set(connection, DeadlineKind.HELD, run_id, str(run["partition"]), now)
-
-
-def _queue(connection: sa.Connection, job_id: str, _look: Look, now: int) -> None:
-    job = changes.find(connection, JOB, job_id)
-    due_at = (job["eligible_at"] or now) + specs.timeouts(job).queue
-    _set(connection, DeadlineKind.QUEUE, job_id, str(job["partition"]), due_at)
-
-
-def _retry(connection: sa.Connection, job_id: str, _look: Look, now: int) -> None:
-    job = changes.find(connection, JOB, job_id)
-    _set(connection, DeadlineKind.RETRY, job_id, str(job["partition"]), now)
-
-
-def _phase(connection: sa.Connection, attempt_id: str, look: Look, now: int) -> None:
-    attempt = changes.find(connection, ATTEMPT, attempt_id)
-    job = changes.find(connection, JOB, attempt["job_id"])
-    phases.start_again(connection, attempt, job, now=now, policy=look.policy.lease)
-
-
-def _set(
-    connection: sa.Connection, kind: DeadlineKind, entity_id: str, partition: str, due_at: int
-) -> None:
-    changes.set_deadline(connection, kind, entity_id, partition=partition, due_at=due_at)
-
-
-_AGAIN: Final[dict[str, Callable[[sa.Connection, str, Look, int], None]]] = {
-    DeadlineKind.RUN: _run,
-    DeadlineKind.HELD: _held,
-    DeadlineKind.QUEUE: _queue,
-    DeadlineKind.RETRY: _retry,
-    _PHASE: _phase,
+_KINDS: Final = {
+    DeadlineKind.RUN: RUN,
+    DeadlineKind.HELD: RUN,
+    DeadlineKind.QUEUE: JOB,
+    DeadlineKind.RETRY: JOB,
 }
+
+
+def _due_at(kind: DeadlineKind, row: Row, look: Look) -> int:
+    if kind is DeadlineKind.RUN:
+        return int((row["ready_at"] or row["created_at"]) + row["timeout_ms"])
+    if kind is DeadlineKind.QUEUE:
+        return int((row["eligible_at"] or look.now) + specs.timeouts(row).queue)
+    return look.now
 
 
 def _find_strays(connection: sa.Connection, look: Look) -> list[Finding]:

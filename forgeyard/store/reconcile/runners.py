@@ -7,7 +7,7 @@ gets nothing more; one for which plans are made in vain is left alone for a whil
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -177,7 +177,7 @@ def _in_vain(connection: sa.Connection, look: Look) -> dict[str, int]:
     return {name: count for name, count in often.items() if name not in granted}
 
 
-def _refused(cycle_ids: Sequence[int]) -> sa.Select[Any]:
+def _refused(cycle_ids: Sequence[int]) -> sa.Select[int, str]:
     """Select the placements that did not get the runner which their plan put first."""
     first = sa.func.substr(_placements.c.candidates, 4, sa.func.length(_placements.c.runner_id))
     return sa.select(_placements.c.cycle_id, _placements.c.candidates).where(

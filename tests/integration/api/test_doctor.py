@@ -6,6 +6,7 @@ import sqlalchemy as sa
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import beats, liveness, tables
 from forgeyard.store.engine import write
+from tests.builders import a_job_spec, some_resources
 from tests.integration.api.house import House, a_document
 from tests.leasing import Desk
 
@@ -59,8 +60,15 @@ async def test_a_healthy_system_passes_every_check(house: House) -> None:
     await _healthy(house)
     found = await _examined(house)
     assert list(found) == [
-        *("runner_pools", "capability_classes", "quotas", "stuck_jobs", "lease_backlog"),
-        *("resource_accounting", "reconciliation", "upkeep", "outbox", "lease_renewal"),
+        *("runner_pools", "capability_classes", "quotas", "stuck_jobs", "contention"),
+        *(
+            "lease_backlog",
+            "resource_accounting",
+            "reconciliation",
+            "upkeep",
+            "outbox",
+            "lease_renewal",
+        ),
     ]
     assert {one["verdict"] for one in found.values()} == {"ok"}, found
     assert found["runner_pools"]["sentence"] == "Taking work: 1 of 1 runner."
@@ -185,6 +193,25 @@ async def test_books_that_do_not_balance_are_found_and_only_read(house: House) -
     await assert_only(house, "resource_accounting", "ok")
     _damage(house, sa.update(runners).values(headroom_cpu_milli=3_900))
     await assert_only(house, "resource_accounting", "warn", "may give away: runner-1")
+
+
+@pytest.mark.requirement("GAT-010", "RCN-025")
+async def test_plans_that_come_to_nothing_are_found_and_told_as_a_share(house: House) -> None:
+    """Thirty placements are planned by two schedulers that see the same; one of them gets them."""
+    _beat(house)
+    desk = Desk(house.engine)
+    desk.register(total=some_resources(cpu=90_000, memory=2**45, disk=2**45, slots=90))
+    desk.submit(*(a_job_spec(f"job-{number}") for number in range(30)))
+    plans = [desk.plan(), desk.plan()]
+    assert desk.commit(plans[0]).granted == 30
+    await assert_only(house, "contention", "ok", "0 of 30 placements")
+    desk.commit(plans[1])
+    found = await assert_only(house, "contention", "warn", "30 of 60 placements, mostly job_gone")
+    assert "partitions" in found["advice"]
+    told = await house.people.get("/metrics")
+    assert "forgeyard_scheduler_conflict_ratio 0.5" in told.text
+    _damage(house, sa.update(tables.cycles).values(created_at=1))
+    await assert_only(house, "contention", "ok", "0 of 0 placements")
 
 
 async def test_events_that_wait_for_long_are_found(house: House) -> None:

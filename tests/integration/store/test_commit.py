@@ -23,7 +23,7 @@ from tests.builders import (
 )
 from tests.leasing import Desk
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("recorded")]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.builders import LEASE_POLICY, a_job_spec, some_resources
 from tests.integration.store.test_commit_races import at_once
 from tests.leasing import Desk
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("recorded")]
 
 
 @pytest.fixture

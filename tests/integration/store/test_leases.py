@@ -29,7 +29,7 @@ from forgeyard.store.leases import Done, Refused
 from tests.builders import a_job_spec, job_states
 from tests.leasing import HOUR, Desk, Lease
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("recorded")]
 TIMEOUTS = Timeouts(
     queue=Millis(HOUR), preparation=Millis(60_000), execution=Millis(600_000), upload=Millis(30_000)
 )

@@ -225,6 +225,27 @@ def statements_of(engine: sa.Engine) -> int:
     return len(seen)
 
 
+@pytest.mark.requirement("RCN-001", "RCN-018")
+def test_all_that_is_kept_beside_jobs_and_leases_may_be_lost(desk: Desk) -> None:
+    """Plans, wakes, parked classes, generations, habits: the queue is the table of jobs."""
+    lease = desk.active()
+    waiting = desk.submit(a_job_spec("next"))
+    desk.submit(a_job_spec("huge", resources=some_resources(memory=64 * GIB)))
+    desk.plan()
+    aside = (
+        *(tables.placements, tables.cycles, tables.wakes, tables.parked_classes),
+        *(tables.generations, tables.habits, tables.held_room, tables.refusals),
+    )
+    for table in aside:
+        desk.change(lambda connection, table=table: connection.execute(sa.delete(table)))
+    assert survey(desk.engine).findings == ()
+    assert desk.cycle().granted == 1
+    (offered,) = desk.leases(state="offered")
+    assert offered.run_id == waiting
+    desk.complete(lease)
+    assert desk.run_state(lease.run_id) == "succeeded"
+
+
 # What runners report
 
 

@@ -159,17 +159,15 @@ def test_quiet_heartbeats_are_taken_in_together_and_those_with_news_are_left(des
     holdings = Heartbeat(holdings=NOTHING_HELD)
     answers = heard(
         desk,
-        (quiet, Heartbeat(held=(LeaseId(lease.lease_id),))),
-        (lease.session_id, Heartbeat(held=(LeaseId(lease.lease_id), LeaseId("lse_gone")))),
+        (quiet, Heartbeat()),
+        (lease.session_id, Heartbeat(held=(LeaseId(lease.lease_id),))),
         (hot, Heartbeat(pressure=ResourcePressure.MEMORY)),
         (suspect, Heartbeat()),
         (closed, Heartbeat()),
         ("ses_unknown", Heartbeat()),
         (quiet, holdings),
     )
-    assert answers[0] == HeartbeatAnswer(abandon=(LeaseId(lease.lease_id),))
-    assert answers[1] == HeartbeatAnswer(abandon=(LeaseId("lse_gone"),))
-    assert answers[2:] == [None] * 5
+    assert answers == [HeartbeatAnswer(), HeartbeatAnswer(), *[None] * 5]
     seen = {
         name: row["last_seen_at"] - before[name]["last_seen_at"] >= 5_000
         for name, row in ((row["session_id"], row) for row in desk.rows(tables.sessions))
@@ -177,6 +175,25 @@ def test_quiet_heartbeats_are_taken_in_together_and_those_with_news_are_left(des
     assert {name for name, grew in seen.items() if grew} == {quiet, lease.session_id}
     same = [{**row, "last_seen_at": 0} for row in desk.rows(tables.runners)]
     assert same == [{**row, "last_seen_at": 0} for row in fleet]
+
+
+def test_a_heartbeat_that_disagrees_about_leases_is_looked_into_by_itself(desk: Desk) -> None:
+    (lease,) = working(desk, 1)
+    mine, session_id = LeaseId(lease.lease_id), lease.session_id
+    idle = desk.register("idle").session_id
+    disagreeing = (
+        (session_id, Heartbeat()),
+        (session_id, Heartbeat(held=(mine, LeaseId("lse_gone")))),
+        (idle, Heartbeat(held=(mine,))),
+    )
+    for beat in disagreeing:
+        assert heard(desk, beat) == [None], beat
+    assert desk.heartbeat(idle, held=(mine,)).abandon == (mine,)
+    desk.heartbeat(session_id)
+    named = (session_id, Heartbeat(held=(mine,)))
+    assert heard(desk, named) == [None], "that it was missing is still noted"
+    desk.heartbeat(session_id, held=(mine,))
+    assert heard(desk, named) == [HeartbeatAnswer()]
 
 
 def test_a_runner_that_an_operator_drains_hears_of_it_from_a_batch(desk: Desk) -> None:

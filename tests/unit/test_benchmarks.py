@@ -1,0 +1,66 @@
+"""How the benchmarks of commit and cycle judge what they have measured."""
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import commit, cycle
+from benchmarks.contenders import PGQUEUER, PROCRASTINATE, PeerUnavailable, Taken, found, installed
+
+
+def taken(jobs: int, wall_s: float) -> Taken:
+    return Taken(jobs=jobs, wall_s=wall_s, client_s=0.01, server_s=0.02)
+
+
+def rounds(**rates: float) -> dict[tuple[str, int], list[Taken]]:
+    """Let everybody take a batch of a hundred three times, once much slower than else."""
+    return {
+        (name, 100): [taken(100, 100 / rate), taken(100, 100 / rate), taken(100, 90.0)]
+        for name, rate in rates.items()
+    }
+
+
+def test_one_slow_round_changes_no_figure() -> None:
+    figures = commit.figures_of(rounds(forgeyard=2_000, pgqueuer=2_500))
+    assert figures["forgeyard_100_per_second"] == pytest.approx(2_000)
+    assert figures["pgqueuer_100_per_second"] == pytest.approx(2_500)
+    assert figures["forgeyard_100_client_cpu_ms"] == pytest.approx(0.1)
+
+
+def test_every_peer_that_was_measured_has_a_goal() -> None:
+    measured = rounds(forgeyard=2_000, pgqueuer=2_500, procrastinate=300)
+    goals = commit.goals_of(commit.figures_of(measured))
+    assert [(goal.threshold, goal.holds) for goal in goals] == [(0.8, True), (10.0, False)]
+
+
+def test_a_peer_that_is_missing_has_none() -> None:
+    assert commit.goals_of(commit.figures_of(rounds(forgeyard=2_000))) == []
+
+
+def test_a_peer_that_was_never_installed_is_not_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(PeerUnavailable, match="pgqueuer is not installed yet"):
+        found(PGQUEUER)
+
+
+def test_an_environment_for_other_packages_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / "forgeyard-peer-procrastinate"
+    folder.mkdir()
+    (folder / "installed.txt").write_text("procrastinate==2.0")
+    with pytest.raises(PeerUnavailable):
+        found(PROCRASTINATE)
+    (folder / "installed.txt").write_text(" ".join(PROCRASTINATE.packages))
+    assert found(PROCRASTINATE) == installed(PROCRASTINATE)
+    assert found(PROCRASTINATE).is_relative_to(folder)
+
+
+def test_the_rate_of_a_cycle_counts_all_its_steps() -> None:
+    one = {"load": 0.05, "plan": 0.1, "save": 0.02, "commit": 0.08, "leases": 500.0, "cpu": 0.1}
+    figures = cycle.figures_of([one, one, {**one, "commit": 9.0}])
+    assert figures["leases_per_second"] == pytest.approx(2_000)
+    assert [goal.holds for goal in cycle.goals_of(figures)] == [True]
