@@ -16,19 +16,23 @@ def contention(connection: sa.Connection, partition: str, *, since: int) -> Cont
         _cycles.c.created_at >= since,
         _cycles.c.committed_at.is_not(None),
     )
-    sums = (sa.func.coalesce(sa.func.sum(_cycles.c[name]), 0) for name in ("planned", "granted"))
-    planned, granted = connection.execute(sa.select(*sums).where(lately)).one()
+    query = sa.select(_sum(_cycles.c.planned), _sum(_cycles.c.granted)).where(lately)
+    planned, granted = connection.execute(query).one()
     if planned == granted:
-        return Contention(planned=int(planned))
-    query = (
+        return Contention(planned=planned)
+    verdicts = (
         sa.select(_placements.c.verdict, sa.func.count())
         .join(_cycles, _cycles.c.cycle_id == _placements.c.cycle_id)
         .where(lately, _placements.c.verdict != Verdict.GRANTED.value)
         .group_by(_placements.c.verdict)
     )
-    counts = {verdict: int(total) for verdict, total in connection.execute(query)}
+    counts = {verdict: int(total) for verdict, total in connection.execute(verdicts)}
     return Contention(
-        planned=int(planned),
-        refused=int(planned - granted),
+        planned=planned,
+        refused=planned - granted,
         mostly=max(counts, key=lambda verdict: (counts[verdict], verdict), default=""),
     )
+
+
+def _sum(column: sa.Column[int]) -> sa.ColumnElement[int]:
+    return sa.cast(sa.func.coalesce(sa.func.sum(column), 0), sa.BigInteger)
