@@ -86,10 +86,16 @@ PLACEMENT_LOCALITY = Histogram(
     buckets=_SCORES,
     registry=REGISTRY,
 )
-LOCALITY = Counter(
-    "forgeyard_locality_archives",
-    "Archives that attempts needed, by kind (input, cache) and where they were: at_hand, fetched.",
-    ("kind", "where"),
+LOCALITY_INPUTS = Counter(
+    "forgeyard_locality_inputs",
+    "Archives of inputs that attempts unpacked, by where they were: at_hand, fetched.",
+    ("where",),
+    registry=REGISTRY,
+)
+LOCALITY_CACHES = Counter(
+    "forgeyard_locality_caches",
+    "Dependency caches that attempts unpacked, by where they were: at_hand, fetched.",
+    ("where",),
     registry=REGISTRY,
 )
 DISPATCH_FAILURES = Counter(

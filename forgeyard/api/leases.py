@@ -87,14 +87,11 @@ def complete(
 
 
 def _count_archives(usage: Usage) -> None:
-    found = (
-        ("input", "at_hand", usage.inputs_at_hand),
-        ("input", "fetched", usage.inputs_fetched),
-        ("cache", "at_hand", usage.caches_at_hand),
-        ("cache", "fetched", usage.caches_fetched),
-    )
-    for kind, where, count in found:
-        telemetry.LOCALITY.labels(kind, where).inc(count)
+    inputs, caches = telemetry.LOCALITY_INPUTS, telemetry.LOCALITY_CACHES
+    inputs.labels("at_hand").inc(usage.inputs_at_hand)
+    inputs.labels("fetched").inc(usage.inputs_fetched)
+    caches.labels("at_hand").inc(usage.caches_at_hand)
+    caches.labels("fetched").inc(usage.caches_fetched)
 
 
 @router.post("/renewals")

@@ -81,6 +81,7 @@ def rotate(
 def export(
     pin: Annotated[bool, typer.Option("--pin", help="Print only the pin of the root.")] = False,
     folder: Folder = None,
+    as_json: Json = False,
     data_dir: DataDir = None,
 ) -> None:
     """Print what is trusted, as PEM: the root, then the issuing authorities.
@@ -92,11 +93,11 @@ def export(
       forgeyard ca export > ca.pem
     """
     authority = _authority(folder, data_dir)
-    if pin:
-        output.put(authority.pin())
+    bundle = certificates.written(authority.bundle(now=clock.now())).decode()
+    if as_json:
+        output.put_json({"pin": authority.pin(), "pem": bundle})
         return
-    bundle = certificates.written(authority.bundle(now=clock.now()))
-    output.put(bundle.decode().rstrip("\n"))
+    output.put(authority.pin() if pin else bundle.rstrip("\n"))
 
 
 @app.command()

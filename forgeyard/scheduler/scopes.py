@@ -116,7 +116,7 @@ class Tags:
         finish, clock, weight = self.finish, self.clock, self._weight
         for parent, scope_id in _steps(path):
             before = clock.get(parent, 0)
-            start = max(finish.get(scope_id, 0), before)
+            start = self.start(scope_id, parent)
             price = amount * PRECISION // max(1, weight.get(scope_id, 1))
             finish[scope_id] = start + price
             clock[parent] = start

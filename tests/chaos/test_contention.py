@@ -9,8 +9,8 @@ from hypothesis.errors import Flaky
 from hypothesis.stateful import run_state_machine_as_test
 
 from forgeyard.errors import AccountingCorrupt, IllegalTransition
-from forgeyard.store import commit, fence, keys
-from forgeyard.store.changes import Row
+from forgeyard.scheduler.gates import Gates
+from forgeyard.store import batch, commit, fence, locked
 from tests.chaos.contention import VACUOUS, Crowd, Seen
 from tests.conftest import empty
 
@@ -69,13 +69,11 @@ def test_three_schedulers_and_everybody_else_keep_every_rule(
 def without_runner_locks(patch: pytest.MonkeyPatch) -> None:
     """Read the runners of a commit without locking them."""
 
-    def unlocked(connection: sa.Connection, planned: list[Row]) -> dict[str, Row]:
-        table = sa.select(commit._runners)
-        among = commit._runners.c.runner_id.in_(commit._candidates(planned))
-        rows = connection.execute(table.where(among)).mappings()
-        return {row["runner_id"]: dict(row) for row in rows}
+    def unlocked(dialect: sa.Dialect) -> batch.Batch:
+        jobs, runners = locked._job_query(dialect), locked._runner_query(dialect)
+        return batch.questions_of(dialect, {"jobs": jobs, "runners": runners})
 
-    patch.setattr(commit, "_lock_runners", unlocked)
+    patch.setattr(locked, "_lock", unlocked)
 
 
 def without_fence(patch: pytest.MonkeyPatch) -> None:
@@ -85,7 +83,7 @@ def without_fence(patch: pytest.MonkeyPatch) -> None:
 
 def without_keys(patch: pytest.MonkeyPatch) -> None:
     """Commit without looking again who holds which key."""
-    patch.setattr(keys, "load", lambda _connection: {})
+    patch.setattr(commit, "Gates", lambda scoped, _held: Gates(scoped, {}))
 
 
 def without_sessions(patch: pytest.MonkeyPatch) -> None:

@@ -132,7 +132,8 @@ def demand_done_once(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) ->
     # Accepted, running and completed: three calls for each of four attempts, and their logs.
     if proxy.counts["repeated"] - before >= 12:
         rounds.hit()
-    assert ran.read_text().split() == ["1", "1"]
-    assert plant.states(run_id, "fails") == ["failed", "succeeded"]
-    assert len(plant.leases(run_id)) == 4
+    # Whatever the way did to an offer, what was accepted ran once and counts once.
+    assert len(ran.read_text().split()) == 2
+    accepted = [lease for lease in plant.leases(run_id) if lease["accepted_at"]]
+    assert sorted(lease["state"] for lease in accepted) == ["released"] * 4
     plant.demand_rest()

@@ -25,6 +25,7 @@ WIRE_NAMES = {
     "outbox.relay",
     "attempt.read",
     "attempt.settle",
+    "upkeep.reconcile",
     "upkeep.sweep",
     "upkeep.ensure_loop",
     "upkeep.forget",

@@ -24,7 +24,7 @@ def test_no_metric_has_a_label_without_bounds() -> None:
     families = (*metrics_page.counted(), *metrics_page.read())
     named = {label for _, labels in families for label in labels}
     bounded = {"state", "code", "priority", "how", "step", "verdict", "reason", "answer"}
-    assert named == bounded | {"kind", "result", "signal"}
+    assert named == bounded | {"kind", "result", "signal", "where", "what"}
 
 
 def test_every_alert_watches_series_that_exist_and_says_what_to_do() -> None:

@@ -55,7 +55,7 @@ async def known(control: Control, count: int) -> Holdings:
     return seen(control).holdings
 
 
-ARCHIVES = "forgeyard_locality_archives_total"
+INPUTS, CACHES = "forgeyard_locality_inputs_total", "forgeyard_locality_caches_total"
 
 
 @pytest.mark.requirement("SCO-009", "ACC-015", "MET-017")
@@ -71,8 +71,8 @@ async def test_an_input_that_is_there_already_is_not_fetched_again(control: Cont
     assert held.objects == {source["digest"]: source["size_bytes"]}
     assert held.holds(source["digest"])
     counted = growth(before, scrape_here())
-    assert counted(ARCHIVES, kind="input", where="fetched") == 1
-    assert counted(ARCHIVES, kind="input", where="at_hand") == 1
+    assert counted(INPUTS, where="fetched") == 1
+    assert counted(INPUTS, where="at_hand") == 1
 
 
 async def test_without_a_local_cache_nothing_is_kept(control: Control) -> None:
@@ -130,8 +130,8 @@ async def test_a_dependency_cache_that_is_here_is_not_fetched_and_its_key_is_kno
     assert held.closures == (entry["cache_key"],)
     assert entry["digest"] in held.objects
     counted = growth(before, scrape_here())
-    assert counted(ARCHIVES, kind="cache", where="at_hand") == 1
-    assert counted(ARCHIVES, kind="cache", where="fetched") == 0
+    assert counted(CACHES, where="at_hand") == 1
+    assert counted(CACHES, where="fetched") == 0
 
 
 async def test_the_next_agent_says_at_once_what_the_last_one_kept(control: Control) -> None:

@@ -202,7 +202,7 @@ async def test_a_new_session_ends_the_old_one(sqlite_house: House) -> None:
     assert (answer.status_code, answer.json()["code"]) == (409, "lease.stale")
     assert new != old
     beat = await sqlite_house.agents.post(f"/agent/v1/sessions/{new}/heartbeat", json={})
-    assert beat.json() == {"drain": False, "abandon": []}
+    assert beat.json() == {"drain": False, "abandon": [], "store_mark": ""}
 
 
 async def test_a_heartbeat_names_the_leases_that_are_gone(sqlite_house: House) -> None:

@@ -60,7 +60,7 @@ async def test_a_healthy_system_passes_every_check(house: House) -> None:
     await _healthy(house)
     found = await _examined(house)
     assert list(found) == [
-        *("runner_pools", "capability_classes", "quotas", "stuck_jobs", "contention"),
+        *("store", "runner_pools", "capability_classes", "quotas", "stuck_jobs", "contention"),
         *(
             "lease_backlog",
             "resource_accounting",

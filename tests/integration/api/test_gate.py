@@ -10,6 +10,7 @@ from forgeyard.api.auth import OPEN_PATHS
 from tests.integration.api.house import House, client_of
 
 pytestmark = pytest.mark.integration
+DEGRADED = {"status": "degraded", "database": True, "temporal": False, "held": False}
 
 
 def _operations(app: FastAPI) -> list[tuple[str, str]]:
@@ -126,7 +127,12 @@ async def test_anybody_may_ask_whether_it_is_alive(sqlite_house: House) -> None:
             assert (await nobody.get("/healthz")).json() == {"status": "ok"}
             ready = await nobody.get("/readyz")
             assert ready.status_code == 200
-            assert ready.json() == {"status": "degraded", "database": True, "temporal": False}
+            assert ready.json() == {
+                "status": "degraded",
+                "database": True,
+                "temporal": False,
+                "held": False,
+            }
 
 
 async def test_the_run_file_schema_is_open(sqlite_house: House) -> None:

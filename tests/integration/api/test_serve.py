@@ -33,6 +33,7 @@ from tests.scraping import a_free_port, scrape, scraped
 from worker.wiring import connect, register_search_attributes
 
 pytestmark = pytest.mark.integration
+DEGRADED = {"status": "degraded", "database": True, "temporal": False, "held": False}
 
 
 def _config(url: str, folder: Path, *, temporal: str = "127.0.0.1:1") -> Config:
@@ -106,7 +107,12 @@ async def test_everything_but_scheduling_works_while_temporal_is_down(
     async with _served(_config(database_url, tmp_path)) as (people, agents):
         ready = await people.get("/readyz")
         assert ready.status_code == 200
-        assert ready.json() == {"status": "degraded", "database": True, "temporal": False}
+        assert ready.json() == {
+            "status": "degraded",
+            "database": True,
+            "temporal": False,
+            "held": False,
+        }
         data = b"source" * 10_000
         put = await people.put(f"/v1/blobs/{digest_of(data)}", content=data)
         assert put.status_code == 201

@@ -4,7 +4,7 @@ import asyncio
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -297,6 +297,14 @@ def test_batches_beside_everything_that_ends_leases_are_in_no_deadlock(
     assert min(hits["renewed"], hits["left"], hits["heard"]) >= 20, hits
 
 
+def beats_of(held: Sequence[Lease], *, idle: str) -> list[tuple[str, Heartbeat]]:
+    """Say for every session what it works for, and for one more that it does nothing."""
+    working: dict[str, list[str]] = {idle: []}
+    for lease in held:
+        working.setdefault(lease.session_id, []).append(lease.lease_id)
+    return [(one, Heartbeat(held=tuple(ids))) for one, ids in sorted(working.items())]
+
+
 def crowd(desk: Desk, rng: random.Random, hits: Counter[str]) -> None:
     """Let everything happen at once to the leases of three runners."""
     for number in range(3):
@@ -306,6 +314,7 @@ def crowd(desk: Desk, rng: random.Random, hits: Counter[str]) -> None:
     held = desk.leases(state="offered")
     for lease in held:
         desk.accept(lease)
+    beats = beats_of(held, idle=desk.register("idle").session_id)
     ending = threading.Event()
 
     def beat() -> None:
@@ -324,8 +333,7 @@ def crowd(desk: Desk, rng: random.Random, hits: Counter[str]) -> None:
             asked = [message(lease) for lease in held]
             for answer in together(desk, *asked):
                 hits["left" if answer is None else "renewed"] += 1
-            sessions = sorted({lease.session_id for lease in held})
-            answers = heard(desk, *((one, Heartbeat()) for one in sessions))
+            answers = heard(desk, *beats)
             hits["heard"] += sum(answer is not None for answer in answers)
 
     def others() -> None:

@@ -213,7 +213,7 @@ def test_a_runner_that_left_and_came_back_is_never_taken_for_what_it_was(desk: D
         with read(desk.engine) as connection:
             (seen,) = cache.read(connection, desk.policy)
         assert (seen.session_id, seen.total.cpu) == (sessions[-1], total.cpu)
-    assert versions[0] == 5
+    assert versions[0] >= 5
     assert versions == sorted(set(versions)), "no version is ever used again"
     assert len(set(sessions)) == 4
     assert cache.reloads == 0
