@@ -40,15 +40,21 @@ def compare(
 def _note(
     connection: sa.Connection, rows: Sequence[Row], held: Collection[str], *, now: int
 ) -> None:
-    """Note since when active leases are not reported; write only where that has changed."""
+    """Note since when active leases are not reported; write only where that has changed.
+
+    Leases are locked before runners, and the runner is locked by now: a lease that somebody holds
+    is passed over, lest two wait for each other. The next heartbeat comes soon.
+    """
     active = [row for row in rows if row["state"] == LeaseState.ACTIVE]
     named = [row["lease_id"] for row in active if row["lease_id"] in held]
     here = [x["lease_id"] for x in active if x["unreported_since"] is not None]
     missed = [row["lease_id"] for row in active if row["lease_id"] not in {*named, *here}]
     for lease_ids, since in (([x for x in here if x in named], None), (missed, now)):
         if lease_ids:
-            mine = _leases.c.lease_id.in_(lease_ids)
-            connection.execute(sa.update(_leases).where(mine).values(unreported_since=since))
+            mine = sa.select(_leases.c.lease_id).where(_leases.c.lease_id.in_(lease_ids))
+            free = connection.execute(mine.with_for_update(skip_locked=True)).scalars().all()
+            noted = sa.update(_leases).where(_leases.c.lease_id.in_(free))
+            connection.execute(noted.values(unreported_since=since))
 
 
 def _record_unknown(

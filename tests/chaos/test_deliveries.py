@@ -7,12 +7,20 @@ from random import Random
 import pytest
 
 from activities import contracts
+from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
+from forgeyard.model.units import Millis
 from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until
 from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import SHUFFLED
 
 pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def policy() -> SchedulingPolicy:
+    """Let offers live longer than any number of lost answers takes."""
+    return SchedulingPolicy(lease=LeasePolicy(offer_ttl=Millis(240_000)))
 
 
 @pytest.mark.requirement("DSP-002", "DSP-005", "ACC-028", "INV-017", "INV-042")

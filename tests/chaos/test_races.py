@@ -54,7 +54,8 @@ def test_of_three_schedulers_that_race_for_one_job_and_one_runner_exactly_one_wi
     assert violations(desk.engine) == []
     assert verdicts[Verdict.GRANTED] == races
     assert sum(verdicts.values()) == SCHEDULERS * races
-    record_property(f"{races} races of {SCHEDULERS}", dict(verdicts))
+    told = {str(verdict): count for verdict, count in verdicts.items()}
+    record_property(f"{races} races of {SCHEDULERS}", told)
 
 
 def late_result_against_new_lease(desk: Desk, rounds: int) -> Counter[tuple[str, str]]:

@@ -9,14 +9,14 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tests.simulation.database import on_postgresql, on_sqlite
-from tests.simulation.mutants import MUTANTS
+from tests.simulation.mutants import MUTANTS, OTHERS
 from tests.simulation.story import simulate
 
 
 def main() -> int:
     """Play the seeds that were asked for."""
     options = _parser().parse_args()
-    mutant = {one.__name__: one for one in MUTANTS}.get(options.mutant, nullcontext)
+    mutant = {one.__name__: one for one in (*MUTANTS, *OTHERS)}.get(options.mutant, nullcontext)
     happened: Counter[str] = Counter()
     violated = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -55,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
         "--rough", type=float, default=1.0, help="how many times as often messages are lost"
     )
     parser.add_argument(
-        "--mutant", choices=[one.__name__ for one in MUTANTS], help="a safeguard to do without"
+        "--mutant",
+        choices=[one.__name__ for one in (*MUTANTS, *OTHERS)],
+        help="a safeguard to do without",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Every safeguard of the product matters: without any one of them some seed is violated."""
+"""Safeguards of the product matter: without any one of these some seed is violated."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +26,7 @@ def test_the_simulation_finds_out_a_product(
     for seed in range(1, SEEDS + 1):
         with mutant():
             told = simulate(seed, STEPS, database, rough=ROUGH, then=then)
+        assert "TypeError" not in told.violation, "the mutant itself is broken"
         if told.violation:
             again = f"--seed {seed} --steps {STEPS} --rough {ROUGH} --mutant {mutant.__name__}"
             record_property("refuted", f"event {told.steps} of {again}: {told.violation[:160]}")
