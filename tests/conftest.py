@@ -237,6 +237,15 @@ def recorded(tmp_path: Path, record_property: Callable[[str, object], None]) -> 
     record_property("history checked", summary(demand_consistent(folder)))
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave what takes long to `make chaos`."""
+    if config.getoption("--chaos-rounds") == 1:
+        later = pytest.mark.skip(reason="`make chaos` runs it")
+        for item in items:
+            if item.get_closest_marker("soak"):
+                item.add_marker(later)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print what tests measured, and the seconds of each folder, so that CI shows both."""
     seconds: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from tests.chaos.plant import Plant, a_job, waits_for
 from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 
-pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
+pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 MINUTES, HOURS, DAYS = 60.0, 3_600.0, 86_400.0
 
 

@@ -14,7 +14,7 @@ from forgeyard.store import batch, commit, fence, locked
 from tests.chaos.contention import VACUOUS, Crowd, Seen
 from tests.conftest import empty
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 RUNS, STEPS = 50, 40
 NOTICED = (
     *(AssertionError, IllegalTransition, AccountingCorrupt, ValueError),
@@ -101,11 +101,8 @@ def test_the_crowd_notices_what_is_taken_away(
     postgresql_engine: sa.Engine,
     monkeypatch: pytest.MonkeyPatch,
     mutate: Callable[[pytest.MonkeyPatch], None],
-    pytestconfig: pytest.Config,
     record_property: Record,
 ) -> None:
-    if pytestconfig.getoption("--chaos-rounds") == 1:
-        pytest.skip("takes minutes: `make chaos` runs it")
     mutate(monkeypatch)
     with pytest.raises(NOTICED) as caught:
         let_loose(postgresql_engine, runs=RUNS)

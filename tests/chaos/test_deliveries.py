@@ -83,6 +83,13 @@ def demand_unmoved(plant: Plant, rounds: Rounds, rng: Random) -> None:
         plant.until_workflow(workflow_id, "COMPLETED")
 
 
+def relay_well(plant: Plant) -> None:
+    """Let worker and API relay as they should again."""
+    for name in ("worker", "api"):
+        plant.processes[name].end()
+    plant.heal()
+
+
 def shuffle(plant: Plant, tally: Path, seed: int) -> None:
     """Let worker and API relay badly from now on."""
     for name, start in (("worker", plant.start_worker), ("api", plant.start_api)):
@@ -92,11 +99,13 @@ def shuffle(plant: Plant, tally: Path, seed: int) -> None:
 
 
 @pytest.mark.requirement("DSP-001", "TST-005", "GAT-006")
+@pytest.mark.soak
 def test_offers_that_get_lost_are_made_again_under_the_same_lease(
     plant: Plant, rounds: Rounds
 ) -> None:
     """F10: the connection breaks with each offer on it, two or three times in a row."""
     with Proxy(target=plant.agent_port) as proxy:
+        relay_well(plant)
         plant.until_online(plant.start_agent(url=proxy.url))
         for rng in rounds.of("an offer was lost on its way at least twice"):
             demand_offered_again(plant, rounds, rng, proxy)
@@ -120,9 +129,11 @@ def demand_offered_again(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy
 
 
 @pytest.mark.requirement("INV-017")
+@pytest.mark.soak
 def test_every_call_about_a_lease_may_arrive_several_times(plant: Plant, rounds: Rounds) -> None:
     """F9: accepted, renewed, reported and completed again, on other connections, at any time."""
     with Proxy(target=plant.agent_port, seed=rounds.seed) as proxy:
+        relay_well(plant)
         plant.until_online(plant.start_agent(url=proxy.url))
         for rng in rounds.of("each call about three jobs arrived at least twice"):
             demand_done_once(plant, rounds, rng, proxy)

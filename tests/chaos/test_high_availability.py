@@ -86,6 +86,7 @@ def kill_and_replace(cluster: Cluster, rounds: Rounds, rng: Random, flow: Traffi
 
 
 @pytest.mark.requirement("RCN-006")
+@pytest.mark.soak
 def test_replacing_every_worker_and_api_costs_no_attempt_and_no_client_an_error(
     cluster: Cluster, rounds: Rounds
 ) -> None:
@@ -142,6 +143,7 @@ def lost_leases(cluster: Cluster) -> int:
     return len(cluster.rows(sa.select(leases.c.lease_id).where(ended_badly)))
 
 
+@pytest.mark.soak
 def test_a_key_that_is_sent_to_both_apis_at_once_starts_one_run(cluster: Cluster) -> None:
     clients = [cluster.client(name) for name in cluster.ports]
     with ThreadPoolExecutor(2) as pool:
@@ -163,6 +165,7 @@ def started(client: Client, *, body: dict[str, object], key: str = "") -> str:
     return str(cast("dict[str, object]", answer)["run_id"])
 
 
+@pytest.mark.soak
 def test_what_one_api_took_in_the_other_knows_and_tells(cluster: Cluster) -> None:
     """A source, and a log that is followed page by page at one API after the other."""
     cluster.file("executed").touch()
@@ -191,6 +194,7 @@ def test_what_one_api_took_in_the_other_knows_and_tells(cluster: Cluster) -> Non
     ]
 
 
+@pytest.mark.soak
 def test_an_agent_that_waits_at_one_api_soon_hears_of_a_job_that_came_to_the_other(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:

@@ -13,7 +13,7 @@ from tests.chaos.conftest import ON_POSTGRESQL
 from tests.chaos.plant import Plant, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
-pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
+pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 
 
 @pytest.mark.requirement("TST-005", "RCN-026")

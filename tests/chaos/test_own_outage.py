@@ -18,7 +18,7 @@ from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 from tests.integration.temporal.server import free_port
 
-pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
+pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 GAP_S = 7.0
 """An API process beats every five seconds; longer silence of all of them is an outage."""
 

@@ -15,7 +15,7 @@ from tests.chaos.proxy import Proxy, Toward
 from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 
-pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
+pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 LEASE: LeasePolicy = replace(
     SHORT.lease,
     offer_ttl=Millis(3_000),

@@ -15,7 +15,7 @@ from tests.chaos.rounds import Rounds
 from tests.chaos.standin import AFTER_COMMIT, KILLED_WITHIN_COMMIT, TALLIED
 from tests.conftest import postgresql_database
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 JOBS = 24
 
 

@@ -18,7 +18,7 @@ from tests.integration.store.test_commit import a_plan
 from tests.integration.store.test_commit_races import at_once
 from tests.leasing import Desk
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 SCHEDULERS = 3
 RACES = 200
 ONE = {"total": some_resources(cpu=1_000, memory=2**40, disk=2**40, slots=1)}

@@ -16,7 +16,7 @@ from tests.chaos.crowd import Agent, Tally, living
 from tests.chaos.plant import Plant
 from tests.chaos.rounds import Rounds
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 SILENCE_S = 30.0
 
 

@@ -17,7 +17,7 @@ from tests.chaos import backup
 from tests.chaos.plant import Plant, Process, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

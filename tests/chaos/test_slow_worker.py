@@ -17,7 +17,7 @@ from tests.chaos.plant import Plant, Process, a_job, until
 from tests.chaos.rounds import Rounds
 from tests.scraping import a_free_port, scrape
 
-pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
+pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 BATCH, QUARTER = 8, 2
 WAITED = "temporal_activity_schedule_to_start_latency"
 

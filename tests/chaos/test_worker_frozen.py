@@ -15,7 +15,7 @@ from tests.chaos.plant import a_job, until
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import BEFORE_COMMIT, WITHIN_COMMIT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 
 @pytest.fixture
