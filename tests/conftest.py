@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 CONFIG = StoreConfig()
 FAULT = "fault"
 """The property in which a test tells how its rounds of one fault went."""
+SOAK = "`make chaos` runs it"
+"""Why a test that takes long is skipped."""
 _EMPTY = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
     " WHERE datname = current_database() AND pid <> pg_backend_pid()",
@@ -240,7 +242,7 @@ def recorded(tmp_path: Path, record_property: Callable[[str, object], None]) -> 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave what takes long to `make chaos`."""
     if config.getoption("--chaos-rounds") == 1:
-        later = pytest.mark.skip(reason="`make chaos` runs it")
+        later = pytest.mark.skip(reason=SOAK)
         for item in items:
             if item.get_closest_marker("soak"):
                 item.add_marker(later)
@@ -275,9 +277,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("faults: runs, window hits, violations, recovery p50 / max")
         for line in sorted(faults):
             terminalreporter.write_line(line)
+    _tell_soaks(terminalreporter)
     terminalreporter.section("seconds per folder")
     for folder, took in sorted(seconds.items()):
         terminalreporter.write_line(f"{took:8.1f} {folder}")
+
+
+def _tell_soaks(terminalreporter: pytest.TerminalReporter) -> None:
+    """Name what was skipped for `make chaos`, so that nobody takes it for shown."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    soaks = sorted(report.nodeid for report in skipped if SOAK in str(report.longrepr))
+    if soaks:
+        terminalreporter.section(f"{len(soaks)} left to `make chaos`, unproven here")
+        for nodeid in soaks:
+            terminalreporter.write_line(nodeid)
 
 
 def _fault_line(name: str, failed: bool, row: Mapping[str, Any]) -> str:

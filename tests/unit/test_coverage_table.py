@@ -71,6 +71,19 @@ def test_a_mark_on_a_test_without_an_assertion_fails(tmp_path: Path, body: str) 
 @pytest.mark.parametrize(
     "body",
     [
+        MARK + "@pytest.mark.soak\ndef test_it():\n    assert prepare(1)\n",
+        "pytestmark = [pytest.mark.soak]\n\n\n" + MARK + "def test_it():\n    assert prepare(1)\n",
+    ],
+)
+def test_what_make_test_leaves_out_proves_nothing_here(tmp_path: Path, body: str) -> None:
+    marks = marks_of(tmp_path, body)
+
+    assert (marks.found, marks.faults) == ((), ())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
         "def test_it():\n    assert prepare(1)\n",
         "def test_it():\n    with pytest.raises(ValueError):\n        prepare(1)\n",
         "def test_it():\n    demand(1)\n",

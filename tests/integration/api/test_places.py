@@ -155,6 +155,7 @@ async def test_a_job_that_needs_a_neighbour_runs_on_its_host_and_nowhere_else(
 
 @pytest.mark.requirement("RTY-001", "RTY-002", "RTY-004", "RTY-005", "ACC-014", "INV-033")
 @pytest.mark.requirement("PRI-019", "PHA-007")
+@pytest.mark.requirement("GAT-007")
 async def test_retries_move_away_from_runner_host_site_and_region_and_never_get_stuck(
     ground: Ground,
 ) -> None:
