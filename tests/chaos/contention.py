@@ -60,6 +60,11 @@ DEEDS = deeds(
 )
 
 
+AMID_A_RACE = st.one_of(
+    *[st.lists(DEEDS, min_size=2, max_size=4) for _ in range(3)],
+    st.just([("register", number) for number in range(len(RUNNERS))]),
+)
+"""Whatever may be, and now and then a whole fleet that begins new sessions."""
 BROKEN = sa.union_all(
     *(sa.select(sa.literal(said), *rule().subquery().c) for said, rule in ALWAYS.items())
 )
@@ -159,7 +164,7 @@ class Crowd(RuleBasedStateMachine):
             retry=AGAIN,
         )
 
-    @rule(drawn=st.lists(DEEDS, min_size=2, max_size=4), parts=st.sampled_from((SCHEDULERS, 1)))
+    @rule(drawn=AMID_A_RACE, parts=st.sampled_from((SCHEDULERS, 1)))
     def race(self, drawn: list[Deed], parts: int) -> None:
         """Let schedulers plan on one picture, each its share of the jobs, or all of them all."""
         before = Picture.of(self.engine)

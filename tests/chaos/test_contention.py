@@ -1,6 +1,8 @@
 """Three schedulers and everybody else on one PostgreSQL, and mutants that this must notice."""
 
+import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +12,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from forgeyard.errors import AccountingCorrupt, IllegalTransition
 from forgeyard.scheduler.gates import Gates
-from forgeyard.store import batch, commit, fence, locked
+from forgeyard.store import batch, commit, fence, grants, locked
 from tests.chaos.contention import VACUOUS, VACUOUS_IN, Crowd, Seen
 from tests.conftest import empty
 
@@ -77,13 +79,22 @@ def test_three_schedulers_and_everybody_else_keep_every_rule(
 
 
 def without_runner_locks(patch: pytest.MonkeyPatch) -> None:
-    """Read the runners of a commit without locking them."""
+    """Read the runners of a commit without locking them, a moment before writing grants.
+
+    Commits still wait for each other at the root; whoever registers or drains is let between.
+    """
+    write_grants = grants.write
+
+    def later(*arguments: Any, **named: Any) -> None:
+        time.sleep(0.05)
+        write_grants(*arguments, **named)
 
     def unlocked(dialect: sa.Dialect) -> batch.Batch:
         jobs, runners = locked._job_query(dialect), locked._runner_query(dialect)
         return batch.questions_of(dialect, {"jobs": jobs, "runners": runners})
 
     patch.setattr(locked, "_lock", unlocked)
+    patch.setattr(grants, "write", later)
 
 
 def without_fence(patch: pytest.MonkeyPatch) -> None:
