@@ -60,11 +60,6 @@ DEEDS = deeds(
 )
 
 
-AMID_A_RACE = st.one_of(
-    *[st.lists(DEEDS, min_size=2, max_size=4) for _ in range(3)],
-    st.just([("register", number) for number in range(len(RUNNERS))]),
-)
-"""Whatever may be, and now and then a whole fleet that begins new sessions."""
 BROKEN = sa.union_all(
     *(sa.select(sa.literal(said), *rule().subquery().c) for said, rule in ALWAYS.items())
 )
@@ -164,7 +159,7 @@ class Crowd(RuleBasedStateMachine):
             retry=AGAIN,
         )
 
-    @rule(drawn=AMID_A_RACE, parts=st.sampled_from((SCHEDULERS, 1)))
+    @rule(drawn=st.lists(DEEDS, min_size=2, max_size=4), parts=st.sampled_from((SCHEDULERS, 1)))
     def race(self, drawn: list[Deed], parts: int) -> None:
         """Let schedulers plan on one picture, each its share of the jobs, or all of them all."""
         before = Picture.of(self.engine)
@@ -336,6 +331,15 @@ class Crowd(RuleBasedStateMachine):
             self.broken.append("a session that has ended was given work")
         if any(now.sessions[lease.session_id] == "superseded" for lease in live):
             self.broken.append("a session kept work though its runner began another")
+
+
+class Restless(Crowd):
+    """The same, with fleets that begin new sessions while schedulers race."""
+
+    @rule()
+    def begin_anew(self) -> None:
+        """Let every runner register in the midst of a race."""
+        self.race([("register", number) for number in range(len(RUNNERS))], SCHEDULERS)
 
 
 VACUOUS = {

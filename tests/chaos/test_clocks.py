@@ -13,6 +13,7 @@ from tests.chaos.plant import Plant, a_job, waits_for
 from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 
+# Left to `make chaos`: it waits for leases to last, and to lapse: half a minute.
 pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 MINUTES, HOURS, DAYS = 60.0, 3_600.0, 86_400.0
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from forgeyard.errors import AccountingCorrupt, IllegalTransition
 from forgeyard.scheduler.gates import Gates
 from forgeyard.store import batch, commit, fence, grants, locked
-from tests.chaos.contention import VACUOUS, VACUOUS_IN, Crowd, Seen
+from tests.chaos.contention import VACUOUS, VACUOUS_IN, Crowd, Restless, Seen
 from tests.conftest import empty
 
 pytestmark = pytest.mark.integration
@@ -32,13 +32,10 @@ Threads do not meet again as they did, so Hypothesis often says of a failure tha
 Record = Callable[[str, object], None]
 
 
-def let_loose(engine: sa.Engine, *, runs: int, steps: int = SHORT) -> Seen:
+def let_loose(engine: sa.Engine, crowd: type[Crowd], *, runs: int, steps: int = SHORT) -> Seen:
     """Run the crowd so many times; what it draws for short runs is the same each time."""
-
-    class Here(Crowd):
-        seen = Seen()
-
-    Here.engine, Here.empty = engine, staticmethod(lambda: empty(engine))
+    world = {"engine": engine, "empty": staticmethod(lambda: empty(engine)), "seen": Seen()}
+    here: Any = type("Here", (crowd,), world)
     chosen = settings(
         max_examples=runs,
         stateful_step_count=steps,
@@ -51,8 +48,9 @@ def let_loose(engine: sa.Engine, *, runs: int, steps: int = SHORT) -> Seen:
         print_blob=False,
         report_multiple_bugs=False,
     )
-    run_state_machine_as_test(Here, settings=chosen)
-    return Here.seen
+    run_state_machine_as_test(here, settings=chosen)
+    seen: Seen = here.seen
+    return seen
 
 
 @pytest.mark.requirement(
@@ -63,8 +61,8 @@ def test_three_schedulers_and_everybody_else_keep_every_rule(
 ) -> None:
     """`make chaos` runs it far longer; F11, F16, F26."""
     rounds = pytestconfig.getoption("--chaos-rounds")
-    runs, steps = (RUNS * rounds, STEPS) if rounds > 1 else (FEW, SHORT)
-    seen = let_loose(postgresql_engine, runs=runs, steps=steps)
+    runs, steps, crowd = (RUNS * rounds, STEPS, Restless) if rounds > 1 else (FEW, SHORT, Crowd)
+    seen = let_loose(postgresql_engine, crowd, runs=runs, steps=steps)
     record_property(
         f"{runs} runs of {steps} steps",
         {str(what): count for what, count in sorted(seen.counts.items())},
@@ -123,5 +121,5 @@ def test_the_crowd_notices_what_is_taken_away(
 ) -> None:
     mutate(monkeypatch)
     with pytest.raises(NOTICED) as caught:
-        let_loose(postgresql_engine, runs=RUNS)
+        let_loose(postgresql_engine, Restless, runs=RUNS)
     record_property(mutate.__name__, str(caught.value).splitlines()[0][:120])

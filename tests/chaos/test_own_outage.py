@@ -20,6 +20,7 @@ from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 from tests.integration.temporal.server import free_port
 
+# Left to `make chaos`: it waits for two outages: half a minute.
 pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 GAP_S = 10.0
 """An API process beats every five seconds; far longer silence of all of them is an outage."""
@@ -59,12 +60,13 @@ def demand_one_gap(
 ) -> None:
     gate = plant.file(f"gate-{rng.random()}")
     plant.until_ready(int(second[PORT]))
+    api = partial(plant.start_api, standby=True)
+    new = successors(plant, api, partial(api, name="api-2", settings=second))
     balancer.target = plant.agent_port
     balancer.reset()
     run_id = plant.submit(job=a_job(waits_for(gate)))
     plant.until_running(run_id, "job")
-    before, api = plant.gaps(), partial(plant.start_api, standby=True)
-    new = successors(plant, api, partial(api, name="api-2", settings=second))
+    before = plant.gaps()
     time.sleep(rng.uniform(0, 1))
     plant.processes["old-api"].kill()
     balancer.target = int(second[AGENT_PORT])

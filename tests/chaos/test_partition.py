@@ -15,6 +15,7 @@ from tests.chaos.proxy import Proxy, Toward
 from tests.chaos.rounds import Rounds
 from tests.chaos.test_agent_killed import SHORT
 
+# Left to `make chaos`: it waits for leases to lapse, twice: most of a minute.
 pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 LEASE: LeasePolicy = replace(
     SHORT.lease,
