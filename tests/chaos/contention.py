@@ -250,8 +250,8 @@ class Crowd(RuleBasedStateMachine):
             return lambda: self._try(name, lambda: cancel(desk, run_id))
         # Now and then an agent comes with a lease that was given to another one since.
         among = ended if ended and pick % 4 == 3 else live
-        if not among:
-            return lambda: None
+        if not among:  # and so that there may be next time, another cycle runs
+            return lambda: self._try("cycle", simple["cycle"])
         lease = among[pick % len(among)]
         return lambda: self._try(name, lambda: self._of_lease(name, lease))
 
@@ -354,6 +354,4 @@ VACUOUS = {
     f"renewal {RenewalVerdict.STALE}": 20,
     "expired": 100,
 }
-"""How often each must happen for their silence to mean anything,"""
-VACUOUS_IN = 2_000
-"""in so many steps."""
+"""How often each must happen in fifty long runs for their silence to mean anything."""
