@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import SubprocessError
@@ -65,9 +65,11 @@ class KilledServer:
 
     def end(self) -> None:
         """Start it on its files; it refuses for a moment while it finds traces of the dead."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
+                # Whom nobody has buried yet would be taken for a server that runs.
+                assert not _is_corpse(self.server.get_pid())
                 self.server.ensure_postgres_running()
             except (SubprocessError, AssertionError):
                 assert time.monotonic() < deadline, "PostgreSQL does not come back"
@@ -120,6 +122,13 @@ def family(server: "PostgresServer") -> list[psutil.Process]:
     """List the processes of a server, the postmaster first."""
     postmaster = psutil.Process(server.get_pid())
     return [postmaster, *postmaster.children(recursive=True)]
+
+
+def _is_corpse(pid: int | None) -> bool:
+    """Tell whether a process has died and its parent has not heard of it yet."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextmanager

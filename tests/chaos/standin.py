@@ -137,9 +137,9 @@ def killed_within_commit(order: Order) -> None:
     """Strike when grants are written, and their transaction has not been committed."""
     write = grants.write
 
-    def written(connection: Any, granted: Any, *rest: Any, **named: Any) -> None:
-        write(connection, granted, *rest, **named)
-        if granted:
+    def written(connection: Any, decided: grants.Decided, **named: Any) -> None:
+        write(connection, decided, **named)
+        if decided.grants:
             strike(order)
 
     commit.grants.write = written

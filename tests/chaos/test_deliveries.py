@@ -7,20 +7,12 @@ from random import Random
 import pytest
 
 from activities import contracts
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
-from forgeyard.model.units import Millis
 from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until
 from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import SHUFFLED
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def policy() -> SchedulingPolicy:
-    """Let offers live longer than any number of lost answers takes."""
-    return SchedulingPolicy(lease=LeasePolicy(offer_ttl=Millis(240_000)))
 
 
 @pytest.mark.requirement("DSP-002", "DSP-005", "ACC-028", "INV-017", "INV-042")
@@ -57,10 +49,12 @@ def test_a_relay_that_repeats_and_reorders_what_it_sends_changes_nothing(
     plant: Plant, rounds: Rounds
 ) -> None:
     plant.until_online(plant.start_agent())
-    for rng in rounds.of("events were sent twice, and older ones after newer ones"):
-        demand_unmoved(plant, rounds, rng)
-    for name in ("worker", "api"):
-        plant.processes[name].end()
+    try:
+        for rng in rounds.of("events were sent twice, and older ones after newer ones"):
+            demand_unmoved(plant, rounds, rng)
+    finally:
+        for name in ("worker", "api"):
+            plant.processes[name].end()
 
 
 def demand_unmoved(plant: Plant, rounds: Rounds, rng: Random) -> None:
@@ -83,13 +77,6 @@ def demand_unmoved(plant: Plant, rounds: Rounds, rng: Random) -> None:
         plant.until_workflow(workflow_id, "COMPLETED")
 
 
-def relay_well(plant: Plant) -> None:
-    """Let worker and API relay as they should again."""
-    for name in ("worker", "api"):
-        plant.processes[name].end()
-    plant.heal()
-
-
 def shuffle(plant: Plant, tally: Path, seed: int) -> None:
     """Let worker and API relay badly from now on."""
     for name, start in (("worker", plant.start_worker), ("api", plant.start_api)):
@@ -105,7 +92,6 @@ def test_offers_that_get_lost_are_made_again_under_the_same_lease(
 ) -> None:
     """F10: the connection breaks with each offer on it, two or three times in a row."""
     with Proxy(target=plant.agent_port) as proxy:
-        relay_well(plant)
         plant.until_online(plant.start_agent(url=proxy.url))
         for rng in rounds.of("an offer was lost on its way at least twice"):
             demand_offered_again(plant, rounds, rng, proxy)
@@ -133,7 +119,6 @@ def demand_offered_again(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy
 def test_every_call_about_a_lease_may_arrive_several_times(plant: Plant, rounds: Rounds) -> None:
     """F9: accepted, renewed, reported and completed again, on other connections, at any time."""
     with Proxy(target=plant.agent_port, seed=rounds.seed) as proxy:
-        relay_well(plant)
         plant.until_online(plant.start_agent(url=proxy.url))
         for rng in rounds.of("each call about three jobs arrived at least twice"):
             demand_done_once(plant, rounds, rng, proxy)
