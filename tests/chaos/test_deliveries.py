@@ -44,6 +44,62 @@ def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) 
     plant.demand_rest()
 
 
+@pytest.mark.requirement("DSP-001", "TST-005", "GAT-006")
+def test_offers_that_get_lost_are_made_again_under_the_same_lease(
+    plant: Plant, rounds: Rounds
+) -> None:
+    """F10: the connection breaks with each offer on it, two or three times in a row."""
+    with Proxy(target=plant.agent_port) as proxy:
+        plant.until_online(plant.start_agent(url=proxy.url))
+        for rng in rounds.of("an offer was lost on its way at least twice"):
+            demand_offered_again(plant, rounds, rng, proxy)
+        plant.end_agents()
+
+
+def demand_offered_again(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
+    times = proxy.counts["answers lost"] + rng.randint(2, 3)
+    proxy.let(loses_answers=b'"offers":[{')
+    run_id = plant.submit(job=a_job("true"))
+    until(lambda: proxy.counts["answers lost"] >= times, or_say=lambda: f"{proxy.counts}")
+    (lost,) = plant.leases(run_id)
+    if lost["state"] == "offered":
+        rounds.hit()
+    proxy.clear()
+    plant.until_state(run_id, "succeeded")
+    (lease,) = plant.leases(run_id)
+    assert (lease["lease_id"], lease["epoch"]) == (lost["lease_id"], lost["epoch"])
+    assert lease["accepted_at"] < lost["expires_at"]
+    plant.demand_rest()
+
+
+@pytest.mark.requirement("INV-017")
+def test_every_call_about_a_lease_may_arrive_several_times(plant: Plant, rounds: Rounds) -> None:
+    """F9: accepted, renewed, reported and completed again, on other connections, at any time."""
+    with Proxy(target=plant.agent_port, seed=rounds.seed) as proxy:
+        plant.until_online(plant.start_agent(url=proxy.url))
+        for rng in rounds.of("each call about three jobs arrived at least twice"):
+            demand_done_once(plant, rounds, rng, proxy)
+        plant.end_agents()
+
+
+def demand_done_once(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
+    ran = plant.file(f"ran-{rng.random()}")
+    before = proxy.counts["repeated"]
+    proxy.let(repeats=b"/agent/v1/leases/", repetitions=rng.randint(1, 4), jitter_s=0.2)
+    jobs = {f"job_{n}": a_job(f"echo $FORGEYARD_ATTEMPT >> {ran}; sleep 0.3") for n in range(2)}
+    run_id = plant.submit(fails=FAILS_ONCE, **jobs)
+    plant.until_state(run_id, "succeeded")
+    proxy.clear()
+    # Accepted, running and completed: three calls for each of four attempts, and their logs.
+    if proxy.counts["repeated"] - before >= 12:
+        rounds.hit()
+    # Whatever the way did to an offer, what was accepted ran once and counts once.
+    assert len(ran.read_text().split()) == 2
+    accepted = [lease for lease in plant.leases(run_id) if lease["accepted_at"]]
+    assert sorted(lease["state"] for lease in accepted) == ["released"] * 4
+    plant.demand_rest()
+
+
 @pytest.mark.requirement("DSP-003")
 def test_a_relay_that_repeats_and_reorders_what_it_sends_changes_nothing(
     plant: Plant, rounds: Rounds
@@ -83,61 +139,3 @@ def shuffle(plant: Plant, tally: Path, seed: int) -> None:
         plant.processes[name].end()
         start(fault=SHUFFLED, tally=str(tally), seed=seed)
     plant.until_ready()
-
-
-@pytest.mark.requirement("DSP-001", "TST-005", "GAT-006")
-@pytest.mark.soak
-def test_offers_that_get_lost_are_made_again_under_the_same_lease(
-    plant: Plant, rounds: Rounds
-) -> None:
-    """F10: the connection breaks with each offer on it, two or three times in a row."""
-    with Proxy(target=plant.agent_port) as proxy:
-        plant.until_online(plant.start_agent(url=proxy.url))
-        for rng in rounds.of("an offer was lost on its way at least twice"):
-            demand_offered_again(plant, rounds, rng, proxy)
-        plant.end_agents()
-
-
-def demand_offered_again(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
-    times = proxy.counts["answers lost"] + rng.randint(2, 3)
-    proxy.let(loses_answers=b'"offers":[{')
-    run_id = plant.submit(job=a_job("true"))
-    until(lambda: proxy.counts["answers lost"] >= times, or_say=lambda: f"{proxy.counts}")
-    (lost,) = plant.leases(run_id)
-    if lost["state"] == "offered":
-        rounds.hit()
-    proxy.clear()
-    plant.until_state(run_id, "succeeded")
-    (lease,) = plant.leases(run_id)
-    assert (lease["lease_id"], lease["epoch"]) == (lost["lease_id"], lost["epoch"])
-    assert lease["accepted_at"] < lost["expires_at"]
-    plant.demand_rest()
-
-
-@pytest.mark.requirement("INV-017")
-@pytest.mark.soak
-def test_every_call_about_a_lease_may_arrive_several_times(plant: Plant, rounds: Rounds) -> None:
-    """F9: accepted, renewed, reported and completed again, on other connections, at any time."""
-    with Proxy(target=plant.agent_port, seed=rounds.seed) as proxy:
-        plant.until_online(plant.start_agent(url=proxy.url))
-        for rng in rounds.of("each call about three jobs arrived at least twice"):
-            demand_done_once(plant, rounds, rng, proxy)
-        plant.end_agents()
-
-
-def demand_done_once(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) -> None:
-    ran = plant.file(f"ran-{rng.random()}")
-    before = proxy.counts["repeated"]
-    proxy.let(repeats=b"/agent/v1/leases/", repetitions=rng.randint(1, 4), jitter_s=0.2)
-    jobs = {f"job_{n}": a_job(f"echo $FORGEYARD_ATTEMPT >> {ran}; sleep 0.3") for n in range(2)}
-    run_id = plant.submit(fails=FAILS_ONCE, **jobs)
-    plant.until_state(run_id, "succeeded")
-    proxy.clear()
-    # Accepted, running and completed: three calls for each of four attempts, and their logs.
-    if proxy.counts["repeated"] - before >= 12:
-        rounds.hit()
-    # Whatever the way did to an offer, what was accepted ran once and counts once.
-    assert len(ran.read_text().split()) == 2
-    accepted = [lease for lease in plant.leases(run_id) if lease["accepted_at"]]
-    assert sorted(lease["state"] for lease in accepted) == ["released"] * 4
-    plant.demand_rest()
