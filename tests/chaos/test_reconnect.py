@@ -78,7 +78,7 @@ async def restarted_amid(plant: Plant, rounds: Rounds, agents: list[Agent], tall
 
 async def _restart(plant: Plant, rounds: Rounds, agents: list[Agent], tally: Tally) -> None:
     began = time.monotonic()
-    await _until(lambda: tally.answers["registered"] >= len(agents))
+    await _until(lambda: tally.answers["registered"] >= len(agents), within_s=400)
     rounds.note("first registrations", f"{len(agents) / (time.monotonic() - began):.0f} a second")
     await _until(lambda: tally.answers["heartbeat"] >= len(agents))
     plant.processes["api"].kill()
