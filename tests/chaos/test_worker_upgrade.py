@@ -35,7 +35,7 @@ def held_job(cluster: Cluster, name: str) -> tuple[str, Path]:
     """Have a job executed that ends when its gate is opened; return its attempt's workflow."""
     gate = cluster.file(f"gate-{name}")
     with cluster.client() as client:
-        document = {"name": name, "jobs": {"held": a_job(waits_for(gate))}}
+        document = {"name": name, "jobs": {"held": a_job(waits_for(gate, within_s=900))}}
         answer = client.post("/v1/runs", {"document": document, "submitted_by": "chaos"})
     run_id = str(dict(answer)["run_id"])
     until(lambda: cluster.states(run_id, "held")[-1:] == ["running"], within_s=300)
