@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -60,7 +60,8 @@ class Agent:
         """Register, then say again and again that it lives; register anew if it is told to."""
         while True:
             talk, listen = Line(self), Line(self)
-            message = _register.dump_json(a_registration(self.name))
+            wanted = replace(a_registration(self.name), key=f"{self.rng.random()}")
+            message = _register.dump_json(wanted)
             said = await self._insist(talk, ROOT, message, "registered")
             self.session_id, self.every_s = said["session_id"], said["heartbeat_every"] / 1_000
             try:
