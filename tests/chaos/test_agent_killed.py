@@ -67,6 +67,7 @@ def demand_lost_and_tried_elsewhere(plant: Plant, rounds: Rounds, rng: Random) -
     plant.end_agents()
 
 
+# Soak, for three agents die and are started again one after the other.
 @pytest.mark.soak
 def test_a_job_that_kills_whatever_runs_it_fails_and_leaves_the_runners_well(
     plant: Plant, rounds: Rounds

@@ -15,6 +15,7 @@ from tests.chaos.rounds import Rounds
 from tests.chaos.standin import AFTER_COMMIT, KILLED_WITHIN_COMMIT, TALLIED
 from tests.conftest import postgresql_database
 
+# Soak, for each moment is a server killed, recovered, and 24 jobs on two agents: minutes.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 JOBS = 24
 

@@ -16,6 +16,7 @@ from tests.chaos.crowd import BROKEN, Agent, Tally, living
 from tests.chaos.plant import Plant
 from tests.chaos.rounds import Rounds
 
+# Soak, for it judges seconds: that takes a machine that does nothing else.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 SILENCE_S = 30.0
 UNBRIDGED_S = 8.0

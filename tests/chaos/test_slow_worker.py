@@ -18,6 +18,7 @@ from tests.chaos.plant import Plant, Process, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 from tests.scraping import a_free_port, scrape
 
+# Soak, for a tenth of a CPU is nothing at all on a machine that is busy.
 pytestmark = [pytest.mark.integration, ON_POSTGRESQL, pytest.mark.soak]
 BATCH, QUARTER = 8, 2
 PERIOD_S, PRESSED_MS = 0.5, 400

@@ -15,6 +15,7 @@ from tests.chaos.cluster import Cluster, opened
 from tests.chaos.plant import Process, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
+# Soak, for each round starts a worker and ends another with all that it began: minutes.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 LOOP = contracts.loop_workflow_id("default")
 UPKEEP = contracts.upkeep_workflow_id("default")
