@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from forgeyard.config import StoreConfig
 from forgeyard.store import migrate, tables
 from forgeyard.store.engine import open_engine
+from tests import lock_order
 from tests.history.checker import demand_consistent, summary
 from tests.history.recorder import recording
 
@@ -166,6 +167,7 @@ def _engine_of() -> Iterator[Callable[[str], sa.Engine]]:
     def engine_of(url: str) -> sa.Engine:
         if url not in opened:
             opened[url] = open_engine(url, CONFIG)
+            lock_order.watch(opened[url])
         return opened[url]
 
     yield engine_of

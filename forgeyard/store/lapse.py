@@ -19,6 +19,7 @@ from forgeyard.store.release import (
     end_offer,
     lock_attempt,
     lock_lease,
+    lock_scopes_of_offers,
 )
 
 
@@ -65,6 +66,8 @@ def _lose(
 ) -> None:
     """Lose an attempt: before acceptance its job waits again, after it `settle` has the word."""
     lost, blame = AttemptState.LOST, FailureClass.RUNNER_LOST.value
+    # Scopes before runners, as whoever grants locks them; blaming locks the runner.
+    lock_scopes_of_offers(connection, [held])
     penalties.blame(
         connection, held.lease["runner_id"], FailureClass.RUNNER_LOST, now=now, policy=policy
     )

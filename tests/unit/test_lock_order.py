@@ -1,0 +1,48 @@
+"""The watcher of the lock order reads statements as the product writes them."""
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from forgeyard.store import tables
+from forgeyard.store.engine import write
+from tests.lock_order import LockedTooLate, locks, watch
+
+RUNNER = sa.update(tables.runners).values(version=2)
+SCOPE = sa.update(tables.scopes).values(version=2)
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        (sa.select(tables.scopes).order_by("level").with_for_update(), {"scopes"}),
+        (sa.select(tables.scopes), set()),
+        (sa.select(tables.jobs).with_for_update(), set()),
+        (
+            sa.select(tables.runners)
+            .join(tables.pools, tables.pools.c.pool_id == tables.runners.c.pool_id)
+            .with_for_update(of=tables.runners, skip_locked=True),
+            {"runners"},
+        ),
+        (SCOPE, {"scopes"}),
+        (
+            sa.select(sa.literal(1)).add_cte(RUNNER.cte("one"), SCOPE.cte("two")),
+            {"runners", "scopes"},
+        ),
+    ],
+)
+def test_a_statement_tells_what_it_locks(statement: sa.ClauseElement, found: set[str]) -> None:
+    assert locks(str(statement.compile(dialect=postgresql.dialect()))) == found
+
+
+def test_scopes_after_runners_fail_and_scopes_before_them_do_not(sqlite_engine: sa.Engine) -> None:
+    watch(sqlite_engine)
+    with write(sqlite_engine) as connection:
+        for statement in (SCOPE, RUNNER, SCOPE):
+            connection.execute(statement)
+    with write(sqlite_engine) as connection:
+        connection.execute(RUNNER)
+        with pytest.raises(LockedTooLate):
+            connection.execute(SCOPE)
+    with write(sqlite_engine) as connection:
+        connection.execute(SCOPE)
