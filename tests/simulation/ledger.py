@@ -267,4 +267,8 @@ _AT_REST = _one_statement(
 
 def is_at_rest(connection: sa.Connection) -> bool:
     """Tell whether everything has come to rest."""
-    return connection.execute(_AT_REST.limit(1)).first() is None
+    return connection.execute(_OPEN).first() is None
+
+
+_OPEN = _AT_REST.limit(1)
+"""One thing that has not come to rest, or nothing."""
