@@ -296,7 +296,9 @@ def _upsert_of(
 ) -> sa.Insert:
     dialect = postgresql if dialect_name == "postgresql" else sqlite
     keys = keys or tuple(column.name for column in table.primary_key)
-    statement: postgresql.Insert | sqlite.Insert = dialect.insert(table).values({x: sa.bindparam(f"own_{x}") for x in names})
+    statement: postgresql.Insert | sqlite.Insert = dialect.insert(table).values(
+        {x: sa.bindparam(f"own_{x}") for x in names}
+    )
     changes = {**{x: sa.bindparam(f"new_{x}") for x in plain}, **dict(computed)}
     return (
         statement.on_conflict_do_update(index_elements=keys, set_=changes)

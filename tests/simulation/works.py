@@ -297,7 +297,7 @@ class Work:
         return BackOff(longest=self._host.longest_back_off_s, rng=self._world.rng)
 
     def _lasts(self, least: float, most: float) -> float:
-        """Draw how long something takes; little when what is left need only be brought to an end."""
+        """Draw how long something takes; little when all is to come to rest."""
         return self._world.rng.uniform(least, least + (most - least) / (8 if self._is_calm else 1))
 
     @property
