@@ -35,8 +35,8 @@ def halves(config: pytest.Config) -> tuple[range, range]:
     return range(first, middle), range(middle, first + seeds)
 
 
-def play(seeds: range, database: Database, steps: int, note: Note) -> None:
-    """Play seeds, and note how often what happened in them."""
+def play(seeds: range, database: Database, steps: int, note: Note) -> list[str]:
+    """Play seeds, note how often what happened in them, and tell what happened too seldom."""
     happened, played, rested = Counter[str](), 0, 0
     for seed in seeds:
         told = simulate(seed, steps, database)
@@ -47,4 +47,4 @@ def play(seeds: range, database: Database, steps: int, note: Note) -> None:
     for what in COUNTED:
         note("happened", f"{happened[what]} x {what}")
     enough = OFTEN_ENOUGH if len(seeds) * steps >= 20 * 500 else 0
-    assert [what for what in COUNTED if happened[what] < enough] == []
+    return [what for what in COUNTED if happened[what] < enough]

@@ -12,4 +12,4 @@ def test_everything_holds_and_comes_to_rest_in_every_further_seed(
     database: Database, request: pytest.FixtureRequest, record_property: Note
 ) -> None:
     steps = request.config.getoption("--simulation-steps")
-    play(halves(request.config)[1], database, steps, record_property)
+    assert play(halves(request.config)[1], database, steps, record_property) == []

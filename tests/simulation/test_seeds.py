@@ -16,7 +16,7 @@ def test_everything_holds_and_comes_to_rest_in_every_seed(
     database: Database, request: pytest.FixtureRequest, record_property: Note
 ) -> None:
     steps = request.config.getoption("--simulation-steps")
-    play(halves(request.config)[0], database, steps, record_property)
+    assert play(halves(request.config)[0], database, steps, record_property) == []
 
 
 def test_the_history_of_a_seed_is_one_that_a_correct_store_can_have(
