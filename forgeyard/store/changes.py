@@ -299,7 +299,8 @@ def _upsert_of(
     statement: postgresql.Insert | sqlite.Insert = dialect.insert(table).values(
         {x: sa.bindparam(f"own_{x}") for x in names}
     )
-    changes = {**{x: sa.bindparam(f"new_{x}") for x in plain}, **dict(computed)}
+    changes: dict[str, sa.ColumnElement[Any]] = dict(computed)
+    changes |= {x: sa.bindparam(f"new_{x}") for x in plain}
     return (
         statement.on_conflict_do_update(index_elements=keys, set_=changes)
         if changes
