@@ -20,7 +20,7 @@ from forgeyard.scheduler.grant import Verdict
 from forgeyard.scheduler.preempt import Nomination
 from forgeyard.scheduler.scene import Scene
 from forgeyard.scheduler.score import locality
-from forgeyard.scheduler.snapshot import Snapshot
+from forgeyard.scheduler.snapshot import RunnerLines, Snapshot
 from forgeyard.store import (
     commit,
     generations,
@@ -54,6 +54,7 @@ class SchedulingActivities:
         self._rng = rng
         self._storage = storage
         self._runners = RunnerCache()
+        self._lines = RunnerLines()
 
     @activity.defn(name="cycle.pending", no_thread_cancel_exception=True)
     def is_pending(self, request: contracts.Partition) -> bool:
@@ -101,7 +102,7 @@ class SchedulingActivities:
                     connection,
                     request.partition,
                     plan,
-                    seen.digest(),
+                    seen.digest(self._lines),
                     in_force.digest,
                     rng=self._rng,
                 )

@@ -25,7 +25,7 @@ from forgeyard.model.transitions import SessionState
 from forgeyard.model.units import Millis, Resources
 from forgeyard.model.wishes import Purpose, Wishes
 from forgeyard.scheduler import place
-from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.snapshot import RunnerLines, SchedulingJob, SchedulingRunner
 from forgeyard.store import bulk, codec, migrate, runs, shares, snapshot, tables
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.commit import CommitOutcome, PlanSaved, commit_cycle, save_plan
@@ -80,6 +80,7 @@ class Yard:
     engine: sa.Engine
     rng: Random = field(default_factory=lambda: Random(5))
     runners: RunnerCache = field(default_factory=RunnerCache)
+    lines: RunnerLines = field(default_factory=RunnerLines)
 
     @classmethod
     def on(cls, url: sa.URL) -> "Yard":

@@ -14,7 +14,7 @@ from typing import TypeVar
 import structlog
 
 from forgeyard.agent import host, secrets
-from forgeyard.agent.backoff import BackOff
+from forgeyard.agent.backoff import BackOff, persist
 from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.offers import Refusal, Situation, available_shells, refusal
 from forgeyard.agent.pulse import Pulse
@@ -36,9 +36,9 @@ from forgeyard.model.protocol import (
 T = TypeVar("T")
 POLL_MS = 20_000
 REST_S = 0.5
+"""The shortest time between two polls that bring nothing."""
 GLANCE_S = 0.25
 """How soon a lease is noticed that wants to be renewed sooner than those before it."""
-"""The shortest time between two polls that bring nothing."""
 CLOSE_WITHIN_S = 5.0
 REMEMBERED = 1_000
 """How many refused offers are remembered, for they come again until the refusal is heard."""
@@ -304,10 +304,13 @@ class Session:
             await asyncio.wait(self._tasks)
 
     async def _close(self) -> None:
-        """Say goodbye, without insisting."""
+        """Say goodbye, for a while: whoever is not known to be gone is offered work."""
+        call = persist(
+            lambda: self._shop.client.close(self._id), back_off=self._back_off(), what="goodbye"
+        )
         with suppress(ForgeyardError, TimeoutError):
             async with asyncio.timeout(CLOSE_WITHIN_S):
-                await self._shop.client.close(self._id)
+                await call
 
     async def _ask(self, call: Callable[[], Awaitable[T]], back_off: BackOff) -> T | None:
         """Make one call; after a failure rest and return None.

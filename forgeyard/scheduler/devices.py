@@ -7,6 +7,7 @@ Plan, explanation and commit ask the same function, so that they agree.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from forgeyard.model.capability import numbers_of
@@ -65,6 +66,22 @@ def allocate(
     wanted: EquipmentRequirement, equipment: Equipment, held: Held
 ) -> tuple[DeviceShare, ...] | None:
     """Choose devices for every request at once, or find that they do not all fit."""
+    if not wanted.wants_devices:
+        return ()
+    return _allocated(wanted, equipment, held) if held else _allocated_idle(wanted, equipment)
+
+
+@lru_cache(maxsize=4096)
+def _allocated_idle(
+    wanted: EquipmentRequirement, equipment: Equipment
+) -> tuple[DeviceShare, ...] | None:
+    """Choose where nothing is held: many runners have the same, many jobs want the same."""
+    return _allocated(wanted, equipment, ALL_FREE)
+
+
+def _allocated(
+    wanted: EquipmentRequirement, equipment: Equipment, held: Held
+) -> tuple[DeviceShare, ...] | None:
     gpus = _gpus(wanted.gpus, equipment, held)
     devices = None if gpus is None else _devices(wanted.devices, equipment, held)
     return None if gpus is None or devices is None else (*gpus, *devices)

@@ -220,8 +220,7 @@ def _quotas(seen: Symptoms, _policy: SchedulingPolicy) -> _Found:
     blocked: dict[tuple[str, str], SchedulingJob] = {}
     for job in seen.snapshot.jobs:
         for scope in _limiting(scopes, job):
-            alone = Usage().plus(job.resources)
-            over = scope.quota.excess(alone, burst=scope.quota.burst_percent)
+            over = scope.quota.excess(Usage(), job.resources, burst=scope.quota.burst_percent)
             if over is not None:
                 blocked.setdefault((f"{scope.kind} {scope.name}", over), job)
     if blocked:

@@ -4,14 +4,14 @@ Checked before a runner is looked for, and again at commit on rows that are lock
 job nothing but time; nothing is dropped.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import attrgetter
 from typing import Protocol
 
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.scopes import POOL, ROOT, SchedulingScope, Usage
+from forgeyard.scheduler.scopes import POOL, ROOT, SchedulingScope
 
 
 class GateCode(StrEnum):
@@ -77,25 +77,31 @@ class Gates:
 
     def pools_against(self, job: Claimant) -> dict[str, Gate]:
         """List the runner pools that are shut to a job, each with its gate (QUO-006)."""
-        return self._shut(job, self._pools, bursting=0)
+        return self._shut_pools(job, bursting=0)
 
     def pools_against_bursting(self, job: Claimant) -> dict[str, Gate]:
         """List the pools that are shut even if it may use what nobody else wants."""
-        return self._shut(job, self._pools, bursting=1)
+        return self._shut_pools(job, bursting=1)
 
     def admit(self, job: Claimant, pool_id: str = "") -> None:
         """Count a job that was placed in a pool, and give it its keys."""
-        for scope_id in {ROOT, *job.scopes, pool_id} & self._limiting.keys():
-            self._used[scope_id] = self._used.get(scope_id, Usage()).plus(job.resources)
-        self._keys.update(dict.fromkeys(job.keys, job.name))
+        for scope_id in (ROOT, *job.scopes, pool_id):
+            if scope_id in self._limiting:
+                self._used[scope_id] = self._used[scope_id].plus(job.resources)
+        for key in job.keys:
+            self._keys[key] = job.name
 
     def _gate(self, job: Claimant, *, bursting: int) -> Gate | None:
         """Look for a pause, then for a key, then for a quota."""
-        scopes = [self._limiting[x] for x in (ROOT, *job.scopes) if x in self._limiting]
-        shut = next(iter(self._shut(job, scopes, bursting=bursting).values()), None)
-        if shut is not None and shut.code is GateCode.QUEUE_PAUSED:
-            return shut
-        return self._held(job) or shut
+        full: Gate | None = None
+        for scope_id in (ROOT, *job.scopes):
+            scope = self._limiting.get(scope_id)
+            if scope is None:
+                continue
+            if scope.paused:
+                return _paused(scope)
+            full = full or self._full(job, scope, bursting=bursting)
+        return self._held(job) or full
 
     def _held(self, job: Claimant) -> Gate | None:
         for key in job.keys:
@@ -104,31 +110,26 @@ class Gates:
                 return Gate(code=GateCode.KEY_HELD, subject=key, text=text)
         return None
 
-    def _shut(
-        self, job: Claimant, scopes: Iterable[SchedulingScope], *, bursting: int
-    ) -> dict[str, Gate]:
-        """Judge scopes, the paused ones first."""
-        judged = tuple(scopes)
-        paused = {scope.scope_id: _paused(scope) for scope in judged if scope.paused}
-        full = {
-            scope.scope_id: _full(scope, over)
-            for scope in judged
-            if scope.scope_id not in paused
-            and (over := self._over(job, scope, bursting=bursting)) is not None
-        }
-        return paused | full
+    def _shut_pools(self, job: Claimant, *, bursting: int) -> dict[str, Gate]:
+        shut = (
+            (
+                pool.scope_id,
+                _paused(pool) if pool.paused else self._full(job, pool, bursting=bursting),
+            )
+            for pool in self._pools
+        )
+        return {scope_id: gate for scope_id, gate in shut if gate is not None}
 
-    def _over(self, job: Claimant, scope: SchedulingScope, *, bursting: int) -> str | None:
-        usage = self._used.get(scope.scope_id, Usage()).plus(job.resources)
-        return scope.quota.excess(usage, burst=bursting * scope.quota.burst_percent)
+    def _full(self, job: Claimant, scope: SchedulingScope, *, bursting: int) -> Gate | None:
+        quota, used = scope.quota, self._used[scope.scope_id]
+        over = quota.excess(used, job.resources, burst=bursting * quota.burst_percent)
+        if over is None:
+            return None
+        text = f"{scope.kind} {scope.name} has used up its quota of {over}"
+        return Gate(code=GateCode.QUOTA_BLOCKED, subject=scope.name, text=text)
 
 
 def _paused(scope: SchedulingScope) -> Gate:
     note = f": {scope.note}" if scope.note else ""
     text = f"{scope.kind} {scope.name} is paused{note}"
     return Gate(code=GateCode.QUEUE_PAUSED, subject=scope.name, text=text)
-
-
-def _full(scope: SchedulingScope, over: str) -> Gate:
-    text = f"{scope.kind} {scope.name} has used up its quota of {over}"
-    return Gate(code=GateCode.QUOTA_BLOCKED, subject=scope.name, text=text)

@@ -4,12 +4,15 @@ CPU alone may be promised more than once, as far as the policy bounds it; memory
 for a host that runs out of them breaks jobs instead of slowing them down (RES-016, RES-017).
 """
 
+from functools import lru_cache
+
 from forgeyard.model.units import Bytes, MilliCpu, Resources, cpu_text
 
 PLAIN = 100
 """Per cent of its CPU that a runner gives away when nothing is promised twice."""
 
 
+@lru_cache(maxsize=2**16)
 def allocatable(total: Resources, headroom: Resources, *, cpu_percent: int) -> Resources:
     """Tell what jobs may ever hold: what the headroom leaves, and CPU as often as allowed.
 

@@ -7,6 +7,7 @@ no earlier than its rivals are now, so that idleness earns no credit (FAR-003, F
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 
@@ -19,8 +20,7 @@ PER_MILLI = 4 * 2**20
 PRECISION = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(NamedTuple):
     """How much the jobs of a scope hold at once."""
 
     jobs: int = 0
@@ -29,11 +29,8 @@ class Usage:
 
     def plus(self, wanted: Resources) -> "Usage":
         """Add one job."""
-        return Usage(
-            jobs=self.jobs + 1,
-            cpu=MilliCpu(self.cpu + wanted.cpu),
-            memory=Bytes(self.memory + wanted.memory),
-        )
+        cpu, memory = self.cpu + wanted.cpu, self.memory + wanted.memory
+        return Usage(self.jobs + 1, MilliCpu(cpu), Bytes(memory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,16 +43,18 @@ class Quota:
     burst_percent: int = 0
     """How far above it they may go with what nobody else wants (QUO-008)."""
 
-    def excess(self, usage: Usage, *, burst: int = 0) -> str | None:
-        """Name the first dimension in which usage is over the limits, raised by `burst` percent."""
-        pairs = (
-            ("jobs", usage.jobs, self.jobs),
-            ("cpu", usage.cpu, self.cpu),
-            ("memory", usage.memory, self.memory),
-        )
-        for name, used, limit in pairs:
-            if limit is not None and used * 100 > limit * (100 + burst):
-                return name
+    def excess(self, used: Usage, wanted: Resources, *, burst: int = 0) -> str | None:
+        """Name the first dimension in which one more job breaks a limit raised by `burst` percent.
+
+        Written out: every commit asks it of every job and scope.
+        """
+        percent = 100 + burst
+        if self.jobs is not None and (used.jobs + 1) * 100 > self.jobs * percent:
+            return "jobs"
+        if self.cpu is not None and (used.cpu + wanted.cpu) * 100 > self.cpu * percent:
+            return "cpu"
+        if self.memory is not None and (used.memory + wanted.memory) * 100 > self.memory * percent:
+            return "memory"
         return None
 
 

@@ -5,7 +5,7 @@ Everything here is a value; where the values come from is the store's business.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 
@@ -219,15 +219,17 @@ class Snapshot:
     damaged: Mapping[str, str] = field(default_factory=dict[str, str])
     """Waiting jobs whose rows cannot be read, each with the reason; they are never placed."""
 
-    def digest(self) -> str:
-        """Name this very snapshot, whatever order its parts come in (MOD-005)."""
+    def digest(self, lines: "RunnerLines | None" = None) -> str:
+        """Name this very snapshot, whatever order its parts come in (MOD-005).
+
+        Who names one snapshot after the other passes what it remembers of the runners.
+        """
         content = [
             self.partition,
             self.taken_at,
             self.waiting,
             [self.generation, self.parked, sorted(self.passing.items())],
             sorted(_job_line(job) for job in self.jobs),
-            sorted(_runner_line(runner) for runner in self.runners),
             sorted(_scope_line(scope) for scope in self.scopes.values()),
             sorted(self.keys.items()),
             sorted(self.named.items()),
@@ -237,8 +239,34 @@ class Snapshot:
             sorted(_running_line(one) for one in self.running),
             list(astuple(self.readings)),
         ]
-        canonical = json.dumps(content, separators=(",", ":"))
+        runners = (RunnerLines() if lines is None else lines).of(self.runners)
+        canonical = "\n".join((_canonical(content), *sorted(runners)))
         return f"sha256:{hashlib.sha256(canonical.encode()).hexdigest()}"
+
+
+class RunnerLines:
+    """What decides about each runner, as a line of text, kept for those that stay as they were.
+
+    Safe to share among threads: at worst a line is written twice.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[SchedulingRunner, str]] = {}
+
+    def of(self, runners: Iterable[SchedulingRunner]) -> list[str]:
+        """Write the lines of some runners, and forget all others."""
+        before, known = self._known, dict[str, tuple[SchedulingRunner, str]]()
+        for runner in runners:
+            line = before.get(runner.runner_id)
+            if line is None or line[0] is not runner:
+                line = (runner, _canonical(_runner_line(runner)))
+            known[runner.runner_id] = line
+        self._known = known
+        return [line for _, line in known.values()]
+
+
+def _canonical(content: Sequence[object]) -> str:
+    return json.dumps(content, separators=(",", ":"))
 
 
 def _job_line(job: SchedulingJob) -> list[object]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
+from pydantic_core import to_json
 from sqlalchemy.dialects import postgresql
 
 from forgeyard.store.changes import Row
@@ -121,4 +122,4 @@ def ask(
 
 def rows_text(rows: Sequence[Mapping[str, object]] | Sequence[str]) -> str:
     """Write rows, or texts, as a parameter."""
-    return json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+    return to_json(rows).decode()

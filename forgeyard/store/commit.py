@@ -97,9 +97,8 @@ def commit_cycle(
         return _known(connection, cycle_id)
     named = {row[name] for row in planned for name in scopes.PATH}
     rows = scopes.lock(connection, named | _pools(connection, planned))
-    # Under the locks of the scopes nobody sets another one.
-    in_force = policies.current(connection, built_in)
     seen = locked.look(connection, planned, limited=int(scopes.are_limited(rows)))
+    in_force = policies.in_force(connection, seen.policy, built_in)
     scoped = scopes.seen(rows, seen.used)
     void = _why_void(cycle, in_force.digest)
     if void is None:
@@ -138,7 +137,7 @@ def _pools(connection: sa.Connection, planned: Sequence[Row]) -> set[str]:
     A plan that does not say so is about runners wherever they are now.
     """
     judged = [one for row in planned for one in row["candidates"]]
-    named = {pool_of(fingerprint) for _, _, fingerprint in judged if fingerprint is not None}
+    named = {pool_of(each) for each in {one[2] for one in judged} if each is not None}
     unnamed = {runner_id for runner_id, _, fingerprint in judged if fingerprint is None}
     if not unnamed:
         return named
@@ -290,8 +289,7 @@ def _runner_standings(
         if request.devices.wants_devices
         for runner_id, _ in request.candidates
     }
-    equipment = devices.equipment_of(connection, asked) if asked else {}
-    held = devices.held_on(connection, asked) if asked else {}
+    equipment, held = devices.standing(connection, asked) if asked else ({}, {})
     percent = policy.overcommit.cpu_percent
     return {
         runner_id: _runner_standing(

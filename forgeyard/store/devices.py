@@ -4,7 +4,8 @@ Whoever grants holds the runner's lock, and every device belongs to one runner; 
 under that lock stands, and runner and device are had together or not at all (DEV-006).
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from functools import lru_cache
 
 import sqlalchemy as sa
@@ -13,47 +14,51 @@ from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.equipment import DeviceShare, Equipment
 from forgeyard.model.transitions import LIVE_LEASE_STATES
-from forgeyard.store import bulk, codec, tables
+from forgeyard.store import batch, bulk, codec, tables
 
 _holds, _leases, _runners = tables.device_holds, tables.leases, tables.runners
-_SUMS = sa.select(_holds.c.runner_id, _holds.c.device_id, sa.func.sum(_holds.c.share)).group_by(
-    _holds.c.runner_id, _holds.c.device_id
-)
+_SUMS = sa.select(
+    _holds.c.runner_id, _holds.c.device_id, sa.func.sum(_holds.c.share).label("share")
+).group_by(_holds.c.runner_id, _holds.c.device_id)
 _LIVE = [state.value for state in LIVE_LEASE_STATES]
 
 
 def load(connection: sa.Connection) -> dict[str, dict[str, int]]:
     """Tell how much is held of every device of which something is, by runner."""
-    return _summed(connection, _SUMS)
+    return _summed((runner, device, share) for runner, device, share in connection.execute(_SUMS))
 
 
-def held_on(connection: sa.Connection, runner_ids: Collection[str]) -> dict[str, dict[str, int]]:
-    """Tell the same of some runners, whose locks the caller holds."""
-    on_them = bulk.among(connection, _holds.c.runner_id, runner_ids)
-    return _summed(connection, _SUMS.where(on_them))
-
-
-def _summed(
-    connection: sa.Connection, query: sa.Select[str, str, int]
-) -> dict[str, dict[str, int]]:
+def _summed(rows: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
-    for runner_id, device_id, share in connection.execute(query):
+    for runner_id, device_id, share in rows:
         found.setdefault(runner_id, {})[device_id] = int(share)
     return found
 
 
-def equipment_of(connection: sa.Connection, runner_ids: Collection[str]) -> dict[str, Equipment]:
-    """Read what some runners have; one that cannot be read has nothing to give."""
-    query = sa.select(_runners.c.runner_id, _runners.c.capabilities).where(
-        bulk.among(connection, _runners.c.runner_id, runner_ids)
+def standing(
+    connection: sa.Connection, runner_ids: Collection[str]
+) -> tuple[dict[str, Equipment], dict[str, dict[str, int]]]:
+    """Read what some runners have and what is held of it; the caller holds their locks.
+
+    One whose report cannot be read has nothing to give.
+    """
+    texts = {"runner_ids": batch.rows_text(sorted(runner_ids))}
+    found = batch.ask(connection, _standing(connection.dialect), texts)
+    equipment: dict[str, Equipment] = {}
+    for row in found["reports"]:
+        with suppress(Corrupt):
+            equipment[row["runner_id"]] = _equipment(row["capabilities"])
+    names = ("runner_id", "device_id", "share")
+    return equipment, _summed(tuple(row[name] for name in names) for row in found["holds"])
+
+
+@lru_cache(maxsize=32)
+def _standing(dialect: sa.Dialect) -> batch.Batch:
+    reports = sa.select(_runners.c.runner_id, _runners.c.capabilities).where(
+        batch.among(dialect, _runners.c.runner_id, "runner_ids")
     )
-    found: dict[str, Equipment] = {}
-    for runner_id, report in connection.execute(query):
-        try:
-            found[runner_id] = _equipment(report)
-        except Corrupt:
-            continue
-    return found
+    on_them = batch.among(dialect, _holds.c.runner_id, "runner_ids")
+    return batch.questions_of(dialect, {"reports": reports, "holds": _SUMS.where(on_them)})
 
 
 @lru_cache(maxsize=4096)

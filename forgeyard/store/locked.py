@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import NotFound
 from forgeyard.scheduler.scopes import Usage
-from forgeyard.store import batch, holds, lineage, scopes, tables, wishes
+from forgeyard.store import batch, holds, lineage, policies, scopes, tables, wishes
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
@@ -40,6 +40,8 @@ class Seen:
     """The holders of exclusivity keys that the plan wants."""
     rooms: Sequence[Row]
     """All room that is held, also what does not count any more."""
+    policy: Row | None
+    """The newest policy; under the locks of the scopes nobody sets another one."""
 
 
 def plan(connection: sa.Connection, cycle_id: int) -> tuple[Row, Sequence[Row]]:
@@ -79,6 +81,7 @@ def look(connection: sa.Connection, planned: Sequence[Row], *, limited: int) -> 
         runners={row["runner_id"]: row for row in locks["runners"]},
         keys={row["key_name"]: row["name"] for row in found["keys"]},
         rooms=found["rooms"],
+        policy=next(iter(found["policy"]), None),
     )
 
 
@@ -129,6 +132,7 @@ def _look(dialect: sa.Dialect) -> batch.Batch:
         "usage": scopes.usage_query().where(limited == 1),
         "keys": keys,
         "rooms": holds.query(),
+        "policy": policies.IN_FORCE,
         "clock": sa.select(now_ms().label("now")),
     }
     return batch.questions_of(dialect, queries)

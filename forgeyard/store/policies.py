@@ -6,9 +6,10 @@ A version that cannot be read is reported and passed over, so that one damaged r
 
 import json
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -23,7 +24,7 @@ BUILT_IN: Final = 0
 """The version of the policy that is in force while nobody has set one."""
 _policies = tables.policies
 _NEWEST = sa.select(_policies).order_by(_policies.c.version.desc())
-_IN_FORCE = _NEWEST.limit(1)
+IN_FORCE: Final = _NEWEST.limit(1)
 _OLDER = _NEWEST.where(_policies.c.version < sa.bindparam("than")).limit(1)
 logger = logging.getLogger(__name__)
 
@@ -61,16 +62,22 @@ class PolicyVersion:
 
 def current(connection: sa.Connection, built_in: SchedulingPolicy) -> PolicyInForce:
     """Read the policy in force: the newest that can be read, else the built-in one."""
-    newest = connection.execute(_IN_FORCE).one_or_none()
+    return in_force(connection, connection.execute(IN_FORCE).mappings().first(), built_in)
+
+
+def in_force(
+    connection: sa.Connection, newest: Mapping[Any, Any] | None, built_in: SchedulingPolicy
+) -> PolicyInForce:
+    """Tell the same for whoever has read the newest row, by `IN_FORCE`."""
     while newest is not None:
         try:
-            policy = stored(newest.document, newest.digest)
+            policy = stored(newest["document"], newest["digest"])
         except Corrupt as error:
-            logger.error("policy version %d is passed over: %s", newest.version, error.message)
-            older = connection.execute(_OLDER, {"than": newest.version})
-            newest = older.one_or_none()
+            version = newest["version"]
+            logger.error("policy version %d is passed over: %s", version, error.message)
+            newest = connection.execute(_OLDER, {"than": version}).mappings().first()
             continue
-        return PolicyInForce(version=newest.version, digest=newest.digest, policy=policy)
+        return PolicyInForce(version=newest["version"], digest=newest["digest"], policy=policy)
     return PolicyInForce(version=BUILT_IN, digest=built_in.digest(), policy=built_in)
 
 

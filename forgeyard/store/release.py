@@ -37,7 +37,7 @@ def lock_lease(connection: sa.Connection, lease_id: str) -> Held:
     Raises:
         NotFound: there is no such lease.
     """
-    job_id = changes.find(connection, LEASE, lease_id)["job_id"]
+    job_id = changes.part_of(connection, LEASE, lease_id, "job_id")
     run, job = changes.lock_run_and_job(connection, job_id)
     lease = _lock_live(connection, lease_id)
     attempt = changes.find(connection, ATTEMPT, lease["attempt_id"], lock=True)

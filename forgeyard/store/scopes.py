@@ -4,6 +4,7 @@ What a scope uses is never stored: it is the sum over the reservations of its jo
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from forgeyard.scheduler.scopes import (
     Usage,
     service,
 )
-from forgeyard.store import bulk, codec, tables
+from forgeyard.store import batch, bulk, codec, tables
 from forgeyard.store.changes import Row
 
 PATH = ("tenant_id", "organization_id", "project_id", "queue_id")
@@ -54,13 +55,19 @@ def lock_for_refunds(connection: sa.Connection, jobs: Iterable[Row]) -> None:
 
 def lock(connection: sa.Connection, named: Collection[str]) -> list[Row]:
     """Lock scopes and the root, outermost first, and read them."""
+    texts = {"scope_ids": batch.rows_text(sorted({ROOT, *named}))}
+    return batch.ask(connection, _lock(connection.dialect), texts)["scopes"]
+
+
+@lru_cache(maxsize=32)
+def _lock(dialect: sa.Dialect) -> batch.Batch:
     query = (
         sa.select(_scopes)
-        .where(bulk.among(connection, _scopes.c.scope_id, {ROOT, *named}))
+        .where(batch.among(dialect, _scopes.c.scope_id, "scope_ids"))
         .order_by(_scopes.c.level, _scopes.c.scope_id)
         .with_for_update()
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
+    return batch.questions_of(dialect, {"scopes": query})
 
 
 def are_limited(rows: Iterable[Row]) -> bool:

@@ -337,7 +337,12 @@ history = sa.Table(
     number("version"),
     text("reason"),
     number("at"),
-    sa.Index("ix_history_kind_entity_id", "kind", "entity_id"),
+    sa.Index(
+        "ix_history_of_no_run",
+        "entity_id",
+        postgresql_where=sa.text("run_id IS NULL"),
+        sqlite_where=sa.text("run_id IS NULL"),
+    ),
     sa.Index("ix_history_run_id", "run_id"),
 )
 

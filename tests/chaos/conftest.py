@@ -105,6 +105,7 @@ def _plant(
 def plant(_plant: Plant, record_property: Callable[[str, object], None]) -> Iterator[Plant]:
     """Run the module's plant, whole again and without agents; check all that it ever recorded."""
     _plant.heal()
+    _plant.close_sessions()
     yield _plant
     _plant.end_agents()
     record_property("history checked", summary(demand_consistent(_plant.history)))

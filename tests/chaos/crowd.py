@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -19,6 +19,8 @@ from tests.builders import a_registration
 PATIENCE_S: Final = 10.0
 """How long an agent waits for an answer before it gives up on it."""
 ROOT: Final = "/agent/v1/sessions"
+BROKEN: Final = "connection broken"
+"""What becomes of a request when nobody is there to answer it."""
 _register, _heartbeat = TypeAdapter(Register), TypeAdapter(Heartbeat)
 
 
@@ -28,7 +30,7 @@ class Tally:
 
     answers: Counter[str] = field(default_factory=Counter)
     heartbeats_s: list[float] = field(default_factory=list)
-    """How long each heartbeat took that was answered."""
+    """How long each heartbeat took that was answered, from when there was somebody to answer it."""
     delays_s: list[float] = field(default_factory=list)
     """How long agents waited before they tried again."""
 
@@ -58,7 +60,8 @@ class Agent:
         """Register, then say again and again that it lives; register anew if it is told to."""
         while True:
             talk, listen = Line(self), Line(self)
-            message = _register.dump_json(a_registration(self.name))
+            wanted = replace(a_registration(self.name), key=f"{self.rng.random()}")
+            message = _register.dump_json(wanted)
             said = await self._insist(talk, ROOT, message, "registered")
             self.session_id, self.every_s = said["session_id"], said["heartbeat_every"] / 1_000
             try:
@@ -74,9 +77,7 @@ class Agent:
     async def _beat(self, line: "Line") -> None:
         path, message = f"{ROOT}/{self.session_id}/heartbeat", _heartbeat.dump_json(Heartbeat())
         while True:
-            began = time.monotonic()
             await self._insist(line, path, message, "heartbeat")
-            self.tally.heartbeats_s.append(time.monotonic() - began)
             await asyncio.sleep(self.every_s)
 
     async def _poll(self, line: "Line") -> None:
@@ -85,7 +86,7 @@ class Agent:
 
     async def _insist(self, line: "Line", path: str, body: bytes, what: str) -> dict[str, Any]:
         """Ask until there is an answer, backing off as agents do."""
-        back_off = BackOff(longest=15.0, rng=self.rng)
+        back_off, began = BackOff(longest=15.0, rng=self.rng), time.monotonic()
         while True:
             try:
                 answer = await line.ask(path, body)
@@ -94,8 +95,12 @@ class Agent:
                 delay = back_off.delay()
                 self.tally.delays_s.append(delay)
                 await asyncio.sleep(delay)
+                if str(error) == BROKEN:
+                    began = time.monotonic()
             else:
                 self.tally.answers[what] += 1
+                if what == "heartbeat":
+                    self.tally.heartbeats_s.append(time.monotonic() - began)
                 return answer
 
 
@@ -121,7 +126,7 @@ class Line:
             raise Unanswered("timed out") from None
         except (OSError, EOFError):
             self.close()
-            raise Unanswered("connection broken") from None
+            raise Unanswered(BROKEN) from None
         if status in (429, 503):
             told = "with" if b"retry-after:" in head.lower() else "WITHOUT"
             raise Unanswered(f"{status} {told} Retry-After")

@@ -6,7 +6,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import SubprocessError
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import psutil
 import sqlalchemy as sa
 
+from tests.chaos.process import family, kill_families
 from tests.chaos.proxy import Proxy
 from tests.conftest import start_postgresql
 
@@ -60,14 +61,15 @@ class KilledServer:
 
     def begin(self) -> None:
         """Kill postmaster and backends."""
-        for process in family(self.server):
-            process.kill()
+        kill_families(pid_of(self.server))
 
     def end(self) -> None:
         """Start it on its files; it refuses for a moment while it finds traces of the dead."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             try:
+                # Whom nobody has buried yet would be taken for a server that runs.
+                assert not _is_corpse(pid_of(self.server))
                 self.server.ensure_postgres_running()
             except (SubprocessError, AssertionError):
                 assert time.monotonic() < deadline, "PostgreSQL does not come back"
@@ -85,7 +87,7 @@ class FrozenServer:
 
     def begin(self) -> None:
         """Freeze postmaster and backends."""
-        self._frozen = family(self.server)
+        self._frozen = family(pid_of(self.server))
         for process in self._frozen:
             process.send_signal(signal.SIGSTOP)
 
@@ -116,10 +118,18 @@ def socket_of(url: sa.URL) -> Path:
     return Path(str(url.query["host"])) / ".s.PGSQL.5432"
 
 
-def family(server: "PostgresServer") -> list[psutil.Process]:
-    """List the processes of a server, the postmaster first."""
-    postmaster = psutil.Process(server.get_pid())
-    return [postmaster, *postmaster.children(recursive=True)]
+def pid_of(server: "PostgresServer") -> int:
+    """Tell the number of the postmaster, of whom all others are children."""
+    pid = server.get_pid()
+    assert pid is not None
+    return pid
+
+
+def _is_corpse(pid: int) -> bool:
+    """Tell whether a process has died and its parent has not heard of it yet."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    return False
 
 
 @contextmanager

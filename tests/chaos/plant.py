@@ -156,6 +156,14 @@ class Plant:
         for name in self.agents():
             self.processes.pop(name).end(signal.SIGINT)
 
+    def close_sessions(self) -> None:
+        """Say goodbye for agents that could not, so that nothing is offered to the dead."""
+        sessions = tables.sessions
+        is_open = sessions.c.state == "open"
+        for row in self.rows(sa.select(sessions.c.session_id).where(is_open)):
+            path = f"http://127.0.0.1:{self.agent_port}/agent/v1/sessions/{row['session_id']}"
+            self._send("DELETE", path).raise_for_status()
+
     def agents(self) -> Sequence[str]:
         """Name the agents that were started."""
         kept = ("worker", "api", "old")
@@ -238,16 +246,19 @@ class Plant:
         self._post(path, body).raise_for_status()
 
     def _post(self, path: str, body: Mapping[str, object]) -> httpx.Response:
-        headers = {"authorization": f"Bearer {self.token}"}
-        return self.http.post(path, json=body, headers=headers, timeout=30)
+        return self._send("POST", path, body)
 
     def ask(self, path: str, body: Mapping[str, object] | None = None) -> Any:
         """Read over HTTP what an operator asks for, or is answered to an order."""
-        headers = {"authorization": f"Bearer {self.token}"}
-        method = "GET" if body is None else "POST"
-        answer = self.http.request(method, path, json=body, headers=headers, timeout=30)
+        answer = self._send("GET" if body is None else "POST", path, body)
         answer.raise_for_status()
         return answer.json()
+
+    def _send(
+        self, method: str, path: str, body: Mapping[str, object] | None = None
+    ) -> httpx.Response:
+        headers = {"authorization": f"Bearer {self.token}"}
+        return self.http.request(method, path, json=body, headers=headers, timeout=30)
 
     def file(self, name: str) -> Path:
         """Name a file that jobs and tests both see."""

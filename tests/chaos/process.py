@@ -3,8 +3,11 @@
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 
 @dataclass(kw_only=True)
@@ -49,3 +52,16 @@ class Process:
                 self.popen.wait(10)
             except subprocess.TimeoutExpired:
                 self.kill()
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """List a process and all that it started, itself first."""
+    first = psutil.Process(pid)
+    return [first, *first.children(recursive=True)]
+
+
+def kill_families(*pids: int) -> None:
+    """Kill processes with all that they started, as if the power went."""
+    for process in [one for pid in pids for one in family(pid)]:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()

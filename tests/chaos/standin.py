@@ -33,6 +33,7 @@ from forgeyard.api.serve import serve
 from forgeyard.cli.main import main as command_line
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import commit, grants
+from tests.chaos.process import kill_families
 from tests.history import recorder
 from worker import wiring
 from worker.main import run_worker
@@ -56,7 +57,7 @@ class Order:
     policy: SchedulingPolicy = field(default_factory=SchedulingPolicy)
     fault: str | None = None
     victims: tuple[int, ...] = ()
-    """Processes that are killed at the fault's moment."""
+    """Processes that are killed at the fault's moment, with all that they started."""
     survives: bool = False
     """Whether this process lives on after that moment."""
     tally: str = ""
@@ -113,8 +114,7 @@ def strike(order: Order) -> None:
     """Kill the victims, once, as if the power went, and this process unless it survives."""
     victims = () if _struck else order.victims
     _struck.append(order)
-    for pid in victims:
-        os.kill(pid, signal.SIGKILL)
+    kill_families(*victims)
     if not order.survives:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -137,9 +137,9 @@ def killed_within_commit(order: Order) -> None:
     """Strike when grants are written, and their transaction has not been committed."""
     write = grants.write
 
-    def written(connection: Any, granted: Any, *rest: Any, **named: Any) -> None:
-        write(connection, granted, *rest, **named)
-        if granted:
+    def written(connection: Any, decided: grants.Decided, **named: Any) -> None:
+        write(connection, decided, **named)
+        if decided.grants:
             strike(order)
 
     commit.grants.write = written

@@ -12,7 +12,7 @@ from tests.chaos.plant import Plant, a_job, lives, until, waits_for
 from tests.chaos.rounds import Rounds
 from tests.conftest import postgresql_database
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = pytest.mark.integration
 WHY = {"reason": "chaos"}
 
 

@@ -7,20 +7,12 @@ from random import Random
 import pytest
 
 from activities import contracts
-from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
-from forgeyard.model.units import Millis
 from tests.chaos.plant import FAILS_ONCE, Plant, a_job, until
 from tests.chaos.proxy import Proxy
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import SHUFFLED
 
 pytestmark = pytest.mark.integration
-
-
-@pytest.fixture(scope="module")
-def policy() -> SchedulingPolicy:
-    """Let offers live longer than any number of lost answers takes."""
-    return SchedulingPolicy(lease=LeasePolicy(offer_ttl=Millis(240_000)))
 
 
 @pytest.mark.requirement("DSP-002", "DSP-005", "ACC-028", "INV-017", "INV-042")
@@ -52,60 +44,12 @@ def demand_one_process(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) 
     plant.demand_rest()
 
 
-@pytest.mark.requirement("DSP-003")
-def test_a_relay_that_repeats_and_reorders_what_it_sends_changes_nothing(
-    plant: Plant, rounds: Rounds
-) -> None:
-    plant.until_online(plant.start_agent())
-    for rng in rounds.of("events were sent twice, and older ones after newer ones"):
-        demand_unmoved(plant, rounds, rng)
-    for name in ("worker", "api"):
-        plant.processes[name].end()
-
-
-def demand_unmoved(plant: Plant, rounds: Rounds, rng: Random) -> None:
-    tally = plant.file(f"tally-{rng.random()}")
-    shuffle(plant, tally, rng.randint(1, 10**6))
-    plain = {f"job_{n}": a_job("true") for n in range(4)}
-    last = a_job("true", needs=["fails", "job-1"])
-    run_id = plant.submit(fails=FAILS_ONCE, last=last, **plain)
-    plant.until_state(run_id, "succeeded")
-    plant.demand_rest()
-    until(lambda: not plant.undelivered(run_id), or_say=plant.tails)
-    sent = Counter(tally.read_text().splitlines())
-    if sent["the same event again"] and sent["an older event after a newer one"]:
-        rounds.hit()
-    assert plant.states(run_id, "fails") == ["failed", "succeeded"]
-    others = [row["state"] for row in plant.attempts(run_id) if row["job"] != "fails"]
-    assert others == ["succeeded"] * 5
-    for row in plant.attempts(run_id):
-        workflow_id = contracts.attempt_workflow_id(row["job_id"], row["number"])
-        plant.until_workflow(workflow_id, "COMPLETED")
-
-
-def relay_well(plant: Plant) -> None:
-    """Let worker and API relay as they should again."""
-    for name in ("worker", "api"):
-        plant.processes[name].end()
-    plant.heal()
-
-
-def shuffle(plant: Plant, tally: Path, seed: int) -> None:
-    """Let worker and API relay badly from now on."""
-    for name, start in (("worker", plant.start_worker), ("api", plant.start_api)):
-        plant.processes[name].end()
-        start(fault=SHUFFLED, tally=str(tally), seed=seed)
-    plant.until_ready()
-
-
 @pytest.mark.requirement("DSP-001", "TST-005", "GAT-006")
-@pytest.mark.soak
 def test_offers_that_get_lost_are_made_again_under_the_same_lease(
     plant: Plant, rounds: Rounds
 ) -> None:
     """F10: the connection breaks with each offer on it, two or three times in a row."""
     with Proxy(target=plant.agent_port) as proxy:
-        relay_well(plant)
         plant.until_online(plant.start_agent(url=proxy.url))
         for rng in rounds.of("an offer was lost on its way at least twice"):
             demand_offered_again(plant, rounds, rng, proxy)
@@ -129,11 +73,9 @@ def demand_offered_again(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy
 
 
 @pytest.mark.requirement("INV-017")
-@pytest.mark.soak
 def test_every_call_about_a_lease_may_arrive_several_times(plant: Plant, rounds: Rounds) -> None:
     """F9: accepted, renewed, reported and completed again, on other connections, at any time."""
     with Proxy(target=plant.agent_port, seed=rounds.seed) as proxy:
-        relay_well(plant)
         plant.until_online(plant.start_agent(url=proxy.url))
         for rng in rounds.of("each call about three jobs arrived at least twice"):
             demand_done_once(plant, rounds, rng, proxy)
@@ -156,3 +98,44 @@ def demand_done_once(plant: Plant, rounds: Rounds, rng: Random, proxy: Proxy) ->
     accepted = [lease for lease in plant.leases(run_id) if lease["accepted_at"]]
     assert sorted(lease["state"] for lease in accepted) == ["released"] * 4
     plant.demand_rest()
+
+
+@pytest.mark.requirement("DSP-003")
+def test_a_relay_that_repeats_and_reorders_what_it_sends_changes_nothing(
+    plant: Plant, rounds: Rounds
+) -> None:
+    plant.until_online(plant.start_agent())
+    try:
+        for rng in rounds.of("events were sent twice, and older ones after newer ones"):
+            demand_unmoved(plant, rounds, rng)
+    finally:
+        for name in ("worker", "api"):
+            plant.processes[name].end()
+
+
+def demand_unmoved(plant: Plant, rounds: Rounds, rng: Random) -> None:
+    tally = plant.file(f"tally-{rng.random()}")
+    shuffle(plant, tally, rng.randint(1, 10**6))
+    plain = {f"job_{n}": a_job("true") for n in range(4)}
+    last = a_job("true", needs=["fails", "job-1"])
+    run_id = plant.submit(fails=FAILS_ONCE, last=last, **plain)
+    plant.until_state(run_id, "succeeded")
+    plant.demand_rest()
+    until(lambda: not plant.undelivered(run_id), or_say=plant.tails)
+    sent = Counter(tally.read_text().splitlines())
+    if sent["the same event again"] and sent["an older event after a newer one"]:
+        rounds.hit()
+    assert plant.states(run_id, "fails") == ["failed", "succeeded"]
+    others = [row["state"] for row in plant.attempts(run_id) if row["job"] != "fails"]
+    assert others == ["succeeded"] * 5
+    for row in plant.attempts(run_id):
+        workflow_id = contracts.attempt_workflow_id(row["job_id"], row["number"])
+        plant.until_workflow(workflow_id, "COMPLETED")
+
+
+def shuffle(plant: Plant, tally: Path, seed: int) -> None:
+    """Let worker and API relay badly from now on."""
+    for name, start in (("worker", plant.start_worker), ("api", plant.start_api)):
+        plant.processes[name].end()
+        start(fault=SHUFFLED, tally=str(tally), seed=seed)
+    plant.until_ready()

@@ -15,6 +15,7 @@ from tests.chaos.plant import a_job, until
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import BEFORE_COMMIT, WITHIN_COMMIT
 
+# Soak, for Temporal gives up on a frozen worker one timeout after the other.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from tests.chaos.cluster import Cluster, opened
 from tests.chaos.plant import Process, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
+# Soak, for each round starts a worker and ends another with all that it began: minutes.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 LOOP = contracts.loop_workflow_id("default")
 UPKEEP = contracts.upkeep_workflow_id("default")
@@ -34,7 +36,7 @@ def held_job(cluster: Cluster, name: str) -> tuple[str, Path]:
     """Have a job executed that ends when its gate is opened; return its attempt's workflow."""
     gate = cluster.file(f"gate-{name}")
     with cluster.client() as client:
-        document = {"name": name, "jobs": {"held": a_job(waits_for(gate))}}
+        document = {"name": name, "jobs": {"held": a_job(waits_for(gate, within_s=900))}}
         answer = client.post("/v1/runs", {"document": document, "submitted_by": "chaos"})
     run_id = str(dict(answer)["run_id"])
     until(lambda: cluster.states(run_id, "held")[-1:] == ["running"], within_s=300)
@@ -106,32 +108,40 @@ def test_an_old_build_ends_what_it_began_while_the_new_one_takes_all_that_begins
     cluster: Cluster, rounds: Rounds
 ) -> None:
     begin(cluster)
-    old = open_build(cluster, "one")
+    worker = open_build(cluster, "build-0")
     cluster.until_online(cluster.start_agent(url=cluster.agents_url))
     for rng in rounds.of("leases open on the old build while the new one was current"):
-        before, gate = held_job(cluster, "before")
-        assert [build_of(cluster, one) for one in (LOOP, UPKEEP, before)] == ["one"] * 3
-        with cluster.traffic(rng, submitters=1) as flow:
-            flow.until_flowing()
-            open_build(cluster, "two")
-            until(
-                lambda: {build_of(cluster, one) for one in (LOOP, UPKEEP)} == {"two"},
-                within_s=300,
-                every_s=0.5,
-                or_say=cluster.tails,
-            )
-            after, second_gate = held_job(cluster, "after")
-            second_gate.touch()
-            until_completed(cluster, after)
-            assert (build_of(cluster, before), build_of(cluster, after)) == ("one", "two")
-            if cluster.workflow_status(before) == "RUNNING":
-                rounds.hit()
-            gate.touch()
-            until_completed(cluster, before)
-            old.popen.send_signal(signal.SIGTERM)
-            assert old.popen.wait(150) == 0
-            flow.until_flowing()
-        rounds.record("jobs, each executed once", flow.demand_once_each())
-        events = demand_no_failed_task(cluster, LOOP, UPKEEP, before, after)
-        rounds.record("events without a failed task", events)
-        cluster.demand_rest()
+        worker = demand_given_way(cluster, rounds, rng, old=worker, new=f"build-{rounds.number}")
+
+
+def demand_given_way(
+    cluster: Cluster, rounds: Rounds, rng: Random, *, old: Process, new: str
+) -> Process:
+    build = old.name.removeprefix("worker-")
+    before, gate = held_job(cluster, f"before-{new}")
+    assert [build_of(cluster, one) for one in (LOOP, UPKEEP, before)] == [build] * 3
+    with cluster.traffic(rng, submitters=1) as flow:
+        flow.until_flowing()
+        worker = open_build(cluster, new)
+        until(
+            lambda: {build_of(cluster, one) for one in (LOOP, UPKEEP)} == {new},
+            within_s=300,
+            every_s=0.5,
+            or_say=cluster.tails,
+        )
+        after, second_gate = held_job(cluster, f"after-{new}")
+        second_gate.touch()
+        until_completed(cluster, after)
+        assert (build_of(cluster, before), build_of(cluster, after)) == (build, new)
+        if cluster.workflow_status(before) == "RUNNING":
+            rounds.hit()
+        gate.touch()
+        until_completed(cluster, before)
+        old.popen.send_signal(signal.SIGTERM)
+        assert old.popen.wait(150) == 0
+        flow.until_flowing()
+    rounds.note("jobs, each executed once", flow.demand_once_each())
+    events = demand_no_failed_task(cluster, LOOP, UPKEEP, before, after)
+    rounds.note("events without a failed task", events)
+    cluster.demand_rest()
+    return worker

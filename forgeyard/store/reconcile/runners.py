@@ -66,6 +66,7 @@ def late_leases(connection: sa.Connection, _look: Look) -> list[Finding]:
     since = (
         sa.select(sa.func.max(_history.c.at))
         .where(
+            _history.c.run_id.is_(None),
             _history.c.kind == "runner",
             _history.c.entity_id == _runners.c.runner_id,
             _history.c.after == _runners.c.state,

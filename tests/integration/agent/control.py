@@ -93,7 +93,7 @@ class Network:
         """Carry one request and its answer."""
         parts = scope.get("path", "").split("/")
         kind = next((word for word in KINDS if word in parts), "")
-        self.seen[kind] += 1
+        self.seen.update((kind, scope.get("method", "")))
         if kind and kind == self._held:
             await self._free.wait()
         is_lost = kind in self._to_lose

@@ -369,6 +369,18 @@ async def test_a_drained_agent_finishes_what_runs_and_takes_nothing_more(
     assert control.rows(tables.sessions)[0]["state"] == "closed"
 
 
+async def test_an_agent_that_leaves_says_so_until_it_is_heard(control: Control) -> None:
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_agent(control.settings(), stop))
+    await control.registered()
+    control.network.break_down("sessions")
+    stop.set()
+    await eventually(lambda: control.network.seen["DELETE"] > 0)
+    control.network.break_down("")
+    assert await asyncio.wait_for(running, 20) == 0
+    assert control.rows(tables.sessions)[0]["state"] == "closed"
+
+
 async def test_an_agent_told_to_end_at_once_hands_its_job_back(
     control: Control, tmp_path: Path
 ) -> None:

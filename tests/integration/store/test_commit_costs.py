@@ -65,8 +65,8 @@ def test_a_commit_sends_as_much_for_thirty_jobs_as_for_one(engine: sa.Engine) ->
     assert sent[1] == sent[30]
     assert len(desk.rows(tables.key_holds)) == len(desk.rows(tables.device_holds)) == 31
     if engine.dialect.name == "postgresql":
-        # The plan, scopes, policy, locks, what they are about, two for devices, all changes.
-        assert sent[30] == 8
+        # The plan, scopes, locks, what they are about with the policy, devices, all changes.
+        assert sent[30] == 6
 
 
 def a_plan(job_id: str, *runners: str) -> Plan:

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from forgeyard.config import StoreConfig
+from forgeyard.store import migrate
+from forgeyard.store.engine import open_engine
+
 pytestmark = pytest.mark.integration
 Start = Callable[[str], subprocess.Popen]
 NOWHERE = "127.0.0.1:1"
@@ -61,6 +65,9 @@ def test_a_second_worker_on_a_sqlite_file_refuses_and_the_next_one_after_a_kill_
     start: Start, tmp_path: Path
 ) -> None:
     file = tmp_path / "forgeyard.db"
+    engine = open_engine(f"sqlite:///{file}", StoreConfig())
+    migrate.upgrade(engine)
+    engine.dispose()
     first = start(f"sqlite:///{file}")
     until_held(file, first)
     second = start(f"sqlite:///{file}")
