@@ -251,7 +251,12 @@ def hold(connection: sa.Connection, *, reason: str, by: str, actor: str, channel
 
 
 def claim(connection: sa.Connection, session_id: str, lease_ids: Collection[str]) -> None:
-    """Note for which leases an agent says that it works, while the store is held."""
+    """Note for which leases an agent says that it works; nothing once the hold has ended.
+
+    Whoever asks may have heard of the hold a while ago; one that ends now waits for this to end.
+    """
+    if connection.execute(_HELD.with_for_update(read=True)).first() is None:
+        return
     now = database_now(connection)
     for lease_id in sorted(set(lease_ids)):
         row = {"session_id": session_id, "at": now}

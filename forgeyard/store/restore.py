@@ -154,7 +154,6 @@ def confirm(connection: sa.Connection, *, intent: Intent, policy: SchedulingPoli
     _accept(connection, going_on, policy=policy)
     _spare(connection, silent)
     _void_plans(connection, now=now)
-    connection.execute(sa.delete(_claims))
     generations.bump(connection)
     confirmed = Confirmed(
         era=era, abandoned=len(unknown), going_on=len(going_on), silent=len(silent)
@@ -163,6 +162,7 @@ def confirm(connection: sa.Connection, *, intent: Intent, policy: SchedulingPoli
     _skip_cycles(connection, era, now=now)
     _skip_wakes(connection, era)
     _end_hold(connection, here.hold, era)
+    connection.execute(sa.delete(_claims))  # now that nobody adds any
     return confirmed
 
 

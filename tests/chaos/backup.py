@@ -2,14 +2,17 @@
 
 import signal
 import sqlite3
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from tests import backups
 from tests.chaos.plant import Plant, until
+from tests.chaos.process import Process
 from tests.chaos.standin import STANDS_BY
 
 
@@ -37,19 +40,32 @@ def put_back(plant: Plant, backup: Backup) -> Backup:
 
     Returns what was replaced, with all that had happened.
     """
-    old = [plant.processes[name] for name in ("worker", "api")]
-    before = {process.log: _standing_by(process.log) for process in old}
-    new = [plant.start_worker(standby=True), plant.start_api(standby=True)]
-    until(lambda: all(_standing_by(log) > count for log, count in before.items()))
-    for process in old:
-        process.kill()
+    worker, api = partial(plant.start_worker, standby=True), partial(plant.start_api, standby=True)
+    new = successors(plant, worker, api)
+    for process in new:
+        plant.processes[f"old-{process.name}"].kill()
     replaced = take(plant, f"replaced-{plant.processes['api'].pid}")
     plant.engine.dispose()
     _replace(plant, backup)
-    for process in new:
-        process.popen.send_signal(signal.SIGUSR1)
+    begin(new)
     plant.until_ready()
     return replaced
+
+
+def successors(plant: Plant, *starts: Callable[[], Process]) -> Sequence[Process]:
+    """Start processes that stand by, beside the `old-` ones: no outage lasts for their start."""
+    old = dict(plant.processes)
+    before = {process.log: _standing_by(process.log) for process in old.values()}
+    new = [start() for start in starts]
+    plant.processes.update((f"old-{one.name}", old[one.name]) for one in new)
+    until(lambda: all(_standing_by(one.log) > before[one.log] for one in new), within_s=300)
+    return new
+
+
+def begin(processes: Sequence[Process]) -> None:
+    """Let those begin that stand by."""
+    for process in processes:
+        process.popen.send_signal(signal.SIGUSR1)
 
 
 def _standing_by(log: Path) -> int:

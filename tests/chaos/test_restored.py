@@ -17,6 +17,7 @@ from tests.chaos import backup
 from tests.chaos.plant import Plant, Process, a_job, until, waits_for
 from tests.chaos.rounds import Rounds
 
+# Left to `make chaos`: it waits for sessions to be lost, four times: minutes.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
 
 

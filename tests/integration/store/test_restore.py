@@ -1,6 +1,7 @@
 """Confirming an older store: what is still true goes on, and nothing of the lost future counts."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -20,7 +21,7 @@ from forgeyard.model.protocol import (
     RenewalVerdict,
 )
 from forgeyard.store import lineage, restore, tables
-from forgeyard.store.engine import read
+from forgeyard.store.engine import read, write
 from forgeyard.store.restore import Confirmed, StoreView
 from forgeyard.store.shares import Intent
 from tests import backups
@@ -124,6 +125,36 @@ def test_the_view_tells_what_would_be_abandoned_go_on_and_run_again(desk: Desk) 
     assert (one.job, one.runner, one.lease_id) == ("silent", "runner-2", silent.lease_id)
     assert confirm(desk) == Confirmed(era=view(desk).era, abandoned=1, going_on=1, silent=1)
     assert not desk.rows(tables.store_claims)
+
+
+def test_who_heard_of_the_hold_a_while_ago_claims_nothing_after_its_end(desk: Desk) -> None:
+    lease = desk.active(a_job_spec())
+    restored(desk, backups.take(desk.engine))
+    confirm(desk)
+    desk.change(lineage.claim, lease.session_id, ["lse_lost"])
+    assert (view(desk).unknown, desk.rows(tables.store_claims)) == (0, [])
+
+
+def test_a_claim_under_way_is_waited_for_and_forgotten_with_the_rest(
+    postgresql_engine: sa.Engine,
+) -> None:
+    desk = Desk(postgresql_engine)
+    mark(desk)
+    restored(desk, backups.take(desk.engine))
+    with ThreadPoolExecutor(1) as pool:
+        with write(desk.engine) as connection:
+            lineage.claim(connection, "ses_any", ["lse_lost"])
+            ending = pool.submit(confirm, desk)
+            while not waiting(desk):
+                assert not ending.done()
+        ending.result(30)
+    assert not desk.rows(tables.store_claims)
+
+
+def waiting(desk: Desk) -> int:
+    """Count the locks that somebody waits for."""
+    with read(desk.engine) as connection:
+        return int(connection.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
 
 
 # The fence holds across a restore
