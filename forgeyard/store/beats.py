@@ -27,6 +27,8 @@ def beat(connection: sa.Connection, service: str) -> None:
 
 def age_ms(connection: sa.Connection, service: str, *, now: int) -> int | None:
     """Tell how long ago a service last said so; None if it never did."""
-    query = sa.select(_liveness.c.beat_at).where(_liveness.c.service == service)
-    beat_at = connection.execute(query).scalar_one_or_none()
+    beat_at = connection.execute(_BEAT_AT, {"own": service}).scalar_one_or_none()
     return None if beat_at is None else max(0, now - beat_at)
+
+
+_BEAT_AT = sa.select(_liveness.c.beat_at).where(_liveness.c.service == sa.bindparam("own"))

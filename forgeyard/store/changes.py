@@ -125,11 +125,16 @@ def move(
 
 @lru_cache(maxsize=256)
 def _move_one(table: sa.Table, key: str, names: tuple[str, ...]) -> sa.Update:
-    """Build a statement once: that takes longer than to run it."""
+    same_version = table.c.version == sa.bindparam("own_version")
+    return update_of(table, key, names).where(same_version)
+
+
+@lru_cache(maxsize=256)
+def update_of(table: sa.Table, key: str, names: tuple[str, ...]) -> sa.Update:
+    """Build a statement once, for that takes longer than to run it: `own_key` says which row."""
     return (
         sa.update(table)
         .where(table.c[key] == sa.bindparam("own_key"))
-        .where(table.c.version == sa.bindparam("own_version"))
         .values({name: sa.bindparam(name) for name in names})
     )
 
@@ -285,12 +290,37 @@ def upsert(
     changes: Mapping[str, Any],
     keys: Sequence[str] = (),
 ) -> None:
-    """Insert a row, or apply `changes` to the one that has its keys (or primary key) already."""
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    keys = keys or [column.name for column in table.primary_key]
-    statement = dialect.insert(table).values(dict(values))
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=keys, set_=dict(changes))
+    """Insert a row, or apply `changes` to the one that has its keys (or primary key) already.
+
+    An expression among the changes is best built once, for then the statement is, too.
+    """
+    plain = {x: value for x, value in changes.items() if not isinstance(value, sa.ColumnElement)}
+    computed = tuple((x, value) for x, value in changes.items() if x not in plain)
+    statement = _upsert_of(
+        connection.dialect.name, table, tuple(values), tuple(plain), computed, tuple(keys)
+    )
+    given = {f"own_{name}": value for name, value in values.items()}
+    connection.execute(statement, given | {f"new_{name}": value for name, value in plain.items()})
+
+
+@lru_cache(maxsize=256)
+def _upsert_of(
+    dialect_name: str,
+    table: sa.Table,
+    names: tuple[str, ...],
+    plain: tuple[str, ...],
+    computed: tuple[tuple[str, sa.ColumnElement[Any]], ...],
+    keys: tuple[str, ...],
+) -> sa.Insert:
+    dialect = postgresql if dialect_name == "postgresql" else sqlite
+    keys = keys or tuple(column.name for column in table.primary_key)
+    statement: postgresql.Insert | sqlite.Insert = dialect.insert(table).values(
+        {x: sa.bindparam(f"own_{x}") for x in names}
+    )
+    changes: dict[str, sa.ColumnElement[Any]] = dict(computed)
+    changes |= {x: sa.bindparam(f"new_{x}") for x in plain}
+    return (
+        statement.on_conflict_do_update(index_elements=keys, set_=changes)
         if changes
         else statement.on_conflict_do_nothing(index_elements=keys)
     )
@@ -318,36 +348,35 @@ def clear_deadlines(connection: sa.Connection, entity_id: str, *kinds: DeadlineK
 
 def wake(connection: sa.Connection, partition: str, *, reason: str) -> None:
     """Ask the partition's loop to look again; call it last, for the row is hot."""
-    wakes = tables.wakes
     upsert(
         connection,
-        wakes,
+        tables.wakes,
         {"partition": partition, "generation": 1, "reason": reason},
-        changes={"generation": wakes.c.generation + 1, "reason": reason},
+        changes={"generation": _NEXT_WAKE, "reason": reason},
     )
+
+
+_NEXT_WAKE = tables.wakes.c.generation + 1
 
 
 def wake_if_waiting(connection: sa.Connection, partition: str, *, reason: str) -> None:
     """Wake the loop only if some job could use what has just become free."""
-    jobs = tables.jobs
-    waiting = sa.select(jobs.c.job_id).where(
-        jobs.c.partition == partition, jobs.c.state == JobState.ELIGIBLE.value
-    )
-    if connection.execute(waiting.limit(1)).first() is not None:
+    if connection.execute(_WAITING_IN, {"own": partition}).first() is not None:
         wake(connection, partition, reason=reason)
 
 
 def wake_all_waiting(connection: sa.Connection, *, reason: str) -> None:
     """Wake every partition with jobs that wait, for what changed may serve any of them."""
-    jobs = tables.jobs
-    waiting = (
-        sa.select(jobs.c.partition)
-        .where(jobs.c.state == JobState.ELIGIBLE.value)
-        .distinct()
-        .order_by(jobs.c.partition)
-    )
-    for partition in connection.execute(waiting).scalars().all():
+    for partition in connection.execute(_WAITING).scalars().all():
         wake(connection, partition, reason=reason)
+
+
+_jobs = tables.jobs
+_ELIGIBLE = _jobs.c.state == JobState.ELIGIBLE.value
+_WAITING = sa.select(_jobs.c.partition).where(_ELIGIBLE).distinct().order_by(_jobs.c.partition)
+_WAITING_IN = (
+    sa.select(_jobs.c.job_id).where(_jobs.c.partition == sa.bindparam("own"), _ELIGIBLE).limit(1)
+)
 
 
 def audit(

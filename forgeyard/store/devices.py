@@ -95,14 +95,18 @@ def of_leases(
 
 def strays(connection: sa.Connection, runner_id: str | None = None) -> list[tuple[str, str]]:
     """List the runners and leases whose devices are held although the lease does not live there."""
-    alive = sa.exists().where(
-        _leases.c.lease_id == _holds.c.lease_id,
-        _leases.c.runner_id == _holds.c.runner_id,
-        _leases.c.state.in_(_LIVE),
-    )
-    mine = sa.true() if runner_id is None else _holds.c.runner_id == runner_id
-    query = sa.select(_holds.c.runner_id, _holds.c.lease_id).where(~alive, mine).distinct()
-    return [(runner, lease) for runner, lease in connection.execute(query.order_by("runner_id"))]
+    mine = _STRAYS if runner_id is None else _STRAYS.where(_holds.c.runner_id == runner_id)
+    return [(runner, lease) for runner, lease in connection.execute(mine)]
+
+
+_ALIVE = sa.exists().where(
+    _leases.c.lease_id == _holds.c.lease_id,
+    _leases.c.runner_id == _holds.c.runner_id,
+    _leases.c.state.in_(_LIVE),
+)
+_STRAYS = (
+    sa.select(_holds.c.runner_id, _holds.c.lease_id).where(~_ALIVE).distinct().order_by("runner_id")
+)
 
 
 def free_strays(connection: sa.Connection, runner_id: str) -> list[str]:

@@ -20,8 +20,11 @@ OF_FLEET: Final = sa.func.coalesce(_FLEET.scalar_subquery(), 0)
 
 def bump(connection: sa.Connection, name: str = FLEET) -> None:
     """Let a generation grow; whoever does so at once waits until this transaction ends."""
-    grown = {"value": _generations.c.value + 1}
+    grown = {"value": _NEXT}
     changes.upsert(connection, _generations, {"name": name, "value": 1}, changes=grown)
+
+
+_NEXT = _generations.c.value + 1
 
 
 def current(connection: sa.Connection, name: str = FLEET) -> int:

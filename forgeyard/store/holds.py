@@ -36,6 +36,10 @@ _DELETE_OLD = sa.delete(_held).where(
     _held.c.partition == sa.bindparam("partition"), _held.c.job_id.not_in(_COUNTING)
 )
 
+_BACKFILL = sa.select(_held).where(
+    _held.c.partition == sa.bindparam("partition"), _held.c.kind == HoldKind.BACKFILL.value
+)
+
 
 def load(connection: sa.Connection, *, now: int) -> tuple[HeldRoom, ...]:
     """Read the holds that count now."""
@@ -70,10 +74,8 @@ def keep(connection: sa.Connection, partition: str, wish: BackfillWish | None, *
 
     The runner is the one that is sure to have room first; a hold that stands keeps its runner.
     """
-    mine = _held.c.partition == partition
     connection.execute(_DELETE_OLD, {"partition": partition, "now": now})
-    backfill = sa.select(_held).where(mine, _held.c.kind == HoldKind.BACKFILL.value)
-    row = connection.execute(backfill).mappings().first()
+    row = connection.execute(_BACKFILL, {"partition": partition}).mappings().first()
     if row is not None:
         if wish is not None and (row["job_id"], row["runner_id"]) == (wish.job_id, wish.runners[0]):
             return

@@ -107,13 +107,13 @@ def parked(job: Row) -> Ending:
 
 def _forget_deadlines(connection: sa.Connection, rows: Sequence[Row]) -> None:
     """Take away both deadlines that a job itself can have."""
-    deadlines = tables.deadlines
-    connection.execute(
-        sa.delete(deadlines).where(
-            deadlines.c.kind.in_((DeadlineKind.QUEUE.value, DeadlineKind.RETRY.value)),
-            deadlines.c.entity_id.in_([row["job_id"] for row in rows]),
-        )
-    )
+    connection.execute(_FORGET, {"jobs": [row["job_id"] for row in rows]})
+
+
+_FORGET = sa.delete(tables.deadlines).where(
+    tables.deadlines.c.kind.in_((DeadlineKind.QUEUE.value, DeadlineKind.RETRY.value)),
+    tables.deadlines.c.entity_id.in_(sa.bindparam("jobs", expanding=True)),
+)
 
 
 def finish_job(
@@ -288,17 +288,18 @@ def _count(connection: sa.Connection, run: Row, endings: Sequence[Ending]) -> Ro
 
 def _stop_waiting(connection: sa.Connection, ended: Collection[str]) -> None:
     """Take the ended jobs off the count of every job that needs them."""
-    hits = (
-        sa.select(sa.func.count())
-        .where(_needs.c.job_id == _jobs.c.job_id, _needs.c.need_id.in_(ended))
-        .scalar_subquery()
-    )
-    dependents = sa.select(_needs.c.job_id).where(_needs.c.need_id.in_(ended))
-    connection.execute(
-        sa.update(_jobs)
-        .where(_jobs.c.job_id.in_(dependents))
-        .values(waiting_needs=_jobs.c.waiting_needs - hits)
-    )
+    connection.execute(_STOP_WAITING, {"ended": list(ended)})
+
+
+_ENDED = _needs.c.need_id.in_(sa.bindparam("ended", expanding=True))
+_HITS = (
+    sa.select(sa.func.count()).where(_needs.c.job_id == _jobs.c.job_id, _ENDED).scalar_subquery()
+)
+_STOP_WAITING = (
+    sa.update(_jobs)
+    .where(_jobs.c.job_id.in_(sa.select(_needs.c.job_id).where(_ENDED)))
+    .values(waiting_needs=_jobs.c.waiting_needs - _HITS)
+)
 
 
 def _ready(

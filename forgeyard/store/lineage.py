@@ -77,11 +77,7 @@ def parsed(said: str) -> Mark | None:
 
 def current(connection: sa.Connection) -> Lineage:
     """Read what the store knows of itself, and its newest mark."""
-    newest = sa.select(sa.func.max(_marks.c.value)).scalar_subquery()
-    query = sa.select(_lineage, _marks.c.value, _marks.c.token).outerjoin(
-        _marks, _marks.c.value == newest
-    )
-    row = connection.execute(query).mappings().one_or_none()
+    row = connection.execute(_CURRENT).mappings().one_or_none()
     if row is None:
         return Lineage()
     store_id, era, value = row["store_id"], row["era"], row["value"]
@@ -93,6 +89,9 @@ def current(connection: sa.Connection) -> Lineage:
     return Lineage(store_id=store_id, era=era, hold=hold, newest=mark)
 
 
+_CURRENT = sa.select(_lineage, _marks.c.value, _marks.c.token).outerjoin(
+    _marks, _marks.c.value == sa.select(sa.func.max(_marks.c.value)).scalar_subquery()
+)
 STANDING: Final[tuple[sa.ColumnElement[int], ...]] = (
     sa.func.coalesce(sa.select(_lineage.c.era).scalar_subquery(), 0).label("era"),
     sa.select(_lineage.c.held_at).scalar_subquery().label("held_at"),

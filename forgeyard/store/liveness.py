@@ -14,23 +14,24 @@ from forgeyard.store.engine import database_now
 from forgeyard.store.release import ATTEMPT_DEADLINES
 
 RENEWAL = "renewal"
+_liveness = tables.liveness
+_HERE = _liveness.c.service == RENEWAL
+_LOCK_BEAT = sa.select(_liveness.c.beat_at).where(_HERE).with_for_update()
+_BEAT = (
+    sa.update(_liveness)
+    .where(_HERE)
+    .values(beat_at=sa.bindparam("now"), gaps=_liveness.c.gaps + sa.bindparam("more"))
+)
 
 
 def beat_renewal(connection: sa.Connection, *, policy: SchedulingPolicy) -> int:
     """Say that renewals are served, bridging an outage that ends now; return its length or 0."""
-    liveness = tables.liveness
-    here = liveness.c.service == RENEWAL
     first = {"service": RENEWAL, "beat_at": database_now(connection), "gaps": 0}
-    changes.upsert(connection, liveness, first, changes={})
-    query = sa.select(liveness.c.beat_at).where(here).with_for_update()
-    beat_at: int = connection.execute(query).scalar_one()
+    changes.upsert(connection, _liveness, first, changes={})
+    beat_at: int = connection.execute(_LOCK_BEAT).scalar_one()
     now = database_now(connection)
     gap = outage(now - beat_at, policy)
-    connection.execute(
-        sa.update(liveness)
-        .where(here)
-        .values(beat_at=now, gaps=liveness.c.gaps + (1 if gap else 0))
-    )
+    connection.execute(_BEAT, {"now": now, "more": 1 if gap else 0})
     if gap:
         bridge(connection, gap, now=now, policy=policy)
     return gap

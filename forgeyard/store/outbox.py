@@ -40,33 +40,34 @@ def claim(
     heads = _lock_heads(connection, limit, older_than_ms)
     if not heads:
         return []
-    outbox = tables.outbox
     # A second statement sees what was appended or claimed before the heads were locked.
-    query = (
-        sa.select(outbox)
-        .where(outbox.c.stream.in_(heads), outbox.c.delivered_at.is_(None))
-        .order_by(outbox.c.stream, outbox.c.sequence)
-    )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
+    rows = [dict(row) for row in connection.execute(_OPEN, {"streams": heads}).mappings()]
     now = database_now(connection)
     held = {row["stream"] for row in rows if row["claimed_until"] > now}
     place = {stream: index for index, stream in enumerate(heads)}
     claimed = sorted(
         (row for row in rows if row["stream"] not in held), key=lambda row: place[row["stream"]]
     )
-    _hold(connection, [row["event_id"] for row in claimed], until=now + for_ms)
-    return [{**row, "claimed_until": now + for_ms} for row in claimed]
+    until = now + for_ms
+    connection.execute(_HOLD, {"events": [row["event_id"] for row in claimed], "until": until})
+    return [{**row, "claimed_until": until} for row in claimed]
 
 
 def is_claimable(connection: sa.Connection, *, older_than_ms: int = 0) -> bool:
     """Look whether a claim may find anything, without writing."""
-    outbox = tables.outbox
-    query = sa.select(outbox.c.event_id).where(
-        outbox.c.delivered_at.is_(None),
-        outbox.c.claimed_until <= now_ms(),
-        outbox.c.created_at <= now_ms() - older_than_ms,
+    return connection.execute(_CLAIMABLE, {"age": older_than_ms}).first() is not None
+
+
+_outbox, _earlier = tables.outbox, tables.outbox.alias("earlier")
+_CLAIMABLE = (
+    sa.select(_outbox.c.event_id)
+    .where(
+        _outbox.c.delivered_at.is_(None),
+        _outbox.c.claimed_until <= now_ms(),
+        _outbox.c.created_at <= now_ms() - sa.bindparam("age", type_=sa.BigInteger()),
     )
-    return connection.execute(query.limit(1)).first() is not None
+    .limit(1)
+)
 
 
 @contextmanager
@@ -99,32 +100,42 @@ def watching(engine: sa.Engine) -> Generator[Callable[[], bool]]:
 
 def delivered(connection: sa.Connection, event_ids: Collection[str]) -> None:
     """Record that the events arrived; they are never sent again."""
-    outbox = tables.outbox
     _lock_in_sequence(connection, event_ids)
-    connection.execute(
-        sa.update(outbox)
-        .where(outbox.c.event_id.in_(sorted(event_ids)), outbox.c.delivered_at.is_(None))
-        .values(delivered_at=database_now(connection))
-    )
+    given = {"events": sorted(event_ids), "now": database_now(connection)}
+    connection.execute(_DELIVERED, given)
 
 
 def failed(connection: sa.Connection, event_ids: Collection[str]) -> None:
     """Give the events back and count the try; a relay that stops in a stream names the rest too."""
-    outbox = tables.outbox
     _lock_in_sequence(connection, event_ids)
-    connection.execute(
-        sa.update(outbox)
-        .where(outbox.c.event_id.in_(sorted(event_ids)), outbox.c.delivered_at.is_(None))
-        .values(claimed_until=0, tries=outbox.c.tries + 1)
-    )
+    connection.execute(_FAILED, {"events": sorted(event_ids)})
 
 
 def _lock_in_sequence(connection: sa.Connection, event_ids: Collection[str]) -> None:
     """Take a stream's head first, as a claim does: else they could wait for each other."""
-    outbox = tables.outbox
-    query = sa.select(outbox.c.event_id).where(outbox.c.event_id.in_(sorted(event_ids)))
-    in_sequence = query.order_by(outbox.c.stream, outbox.c.sequence)
-    connection.execute(in_sequence.with_for_update()).all()
+    connection.execute(_IN_SEQUENCE, {"events": sorted(event_ids)}).all()
+
+
+_NAMED = _outbox.c.event_id.in_(sa.bindparam("events", expanding=True))
+_UNDELIVERED = _outbox.c.delivered_at.is_(None)
+_OPEN = (
+    sa.select(_outbox)
+    .where(_outbox.c.stream.in_(sa.bindparam("streams", expanding=True)), _UNDELIVERED)
+    .order_by(_outbox.c.stream, _outbox.c.sequence)
+)
+_DELIVERED = sa.update(_outbox).where(_NAMED, _UNDELIVERED).values(delivered_at=sa.bindparam("now"))
+_FAILED = (
+    sa.update(_outbox)
+    .where(_NAMED, _UNDELIVERED)
+    .values(claimed_until=0, tries=_outbox.c.tries + 1)
+)
+_IN_SEQUENCE = (
+    sa.select(_outbox.c.event_id)
+    .where(_NAMED)
+    .order_by(_outbox.c.stream, _outbox.c.sequence)
+    .with_for_update()
+)
+_HOLD = sa.update(_outbox).where(_NAMED).values(claimed_until=sa.bindparam("until"))
 
 
 def lag_ms(connection: sa.Connection) -> int:
@@ -144,45 +155,52 @@ def undelivered(connection: sa.Connection) -> int:
 
 def _lock_heads(connection: sa.Connection, limit: int, older_than_ms: int) -> Sequence[str]:
     """Lock the first undelivered event of each free stream: whoever has it has the stream."""
-    outbox, earlier = tables.outbox, tables.outbox.alias("earlier")
     now = database_now(connection)
-    behind = sa.exists().where(
-        earlier.c.stream == outbox.c.stream,
-        earlier.c.sequence < outbox.c.sequence,
-        earlier.c.delivered_at.is_(None),
+    given = {"now": now, "until": now - older_than_ms, "most": limit}
+    return connection.execute(_HEADS, given).scalars().all()
+
+
+_BEHIND = sa.exists().where(
+    _earlier.c.stream == _outbox.c.stream,
+    _earlier.c.sequence < _outbox.c.sequence,
+    _earlier.c.delivered_at.is_(None),
+)
+_HEADS = (
+    sa.select(_outbox.c.stream)
+    .where(
+        _outbox.c.delivered_at.is_(None),
+        _outbox.c.claimed_until <= sa.bindparam("now"),
+        _outbox.c.created_at <= sa.bindparam("until"),
+        ~_BEHIND,
     )
-    query = sa.select(outbox.c.stream).where(
-        outbox.c.delivered_at.is_(None),
-        outbox.c.claimed_until <= now,
-        outbox.c.created_at <= now - older_than_ms,
-        ~behind,
-    )
-    query = query.order_by(outbox.c.tries, outbox.c.created_at, outbox.c.event_id).limit(limit)
+    .order_by(_outbox.c.tries, _outbox.c.created_at, _outbox.c.event_id)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
     # Named, for PostgreSQL would lock the rows of the subquery's table as well.
-    return connection.execute(query.with_for_update(skip_locked=True, of=outbox)).scalars().all()
-
-
-def _hold(connection: sa.Connection, event_ids: Sequence[str], *, until: int) -> None:
-    outbox = tables.outbox
-    connection.execute(
-        sa.update(outbox).where(outbox.c.event_id.in_(event_ids)).values(claimed_until=until)
-    )
+    .with_for_update(skip_locked=True, of=_outbox)
+)
 
 
 def claim_wake(connection: sa.Connection, partition: str, *, min_gap_ms: int) -> ClaimedWake | None:
     """Take the newest wake that was not signalled, if the last signal is `min_gap_ms` ago."""
-    wakes = tables.wakes
-    row = connection.execute(
-        sa.update(wakes)
-        .where(
-            wakes.c.partition == partition,
-            wakes.c.generation > wakes.c.signalled,
-            wakes.c.signalled_at <= now_ms() - min_gap_ms,
-        )
-        .values(signalled=wakes.c.generation, signalled_at=now_ms())
-        .returning(wakes.c.generation, wakes.c.reason)
-    ).one_or_none()
+    row = connection.execute(_CLAIM_WAKE, {"own": partition, "gap": min_gap_ms}).one_or_none()
     return None if row is None else ClaimedWake(generation=row.generation, reason=row.reason)
+
+
+_wakes = tables.wakes
+_WAITING = (
+    _wakes.c.partition == sa.bindparam("own"),
+    _wakes.c.generation > _wakes.c.signalled,
+)
+_CLAIM_WAKE = (
+    sa.update(_wakes)
+    .where(
+        *_WAITING,
+        _wakes.c.signalled_at <= now_ms() - sa.bindparam("gap", type_=sa.BigInteger()),
+    )
+    .values(signalled=_wakes.c.generation, signalled_at=now_ms())
+    .returning(_wakes.c.generation, _wakes.c.reason)
+)
+_SIGNALLED_AT = sa.select(_wakes.c.signalled_at).where(*_WAITING)
 
 
 def unclaim_wake(connection: sa.Connection, partition: str, generation: int) -> None:
@@ -197,11 +215,7 @@ def unclaim_wake(connection: sa.Connection, partition: str, generation: int) -> 
 
 def wake_wait_ms(connection: sa.Connection, partition: str, *, min_gap_ms: int) -> int | None:
     """Tell in how many milliseconds the waiting wake may be claimed; None if there is none."""
-    wakes = tables.wakes
-    query = sa.select(wakes.c.signalled_at).where(
-        wakes.c.partition == partition, wakes.c.generation > wakes.c.signalled
-    )
-    signalled_at = connection.execute(query).scalar_one_or_none()
+    signalled_at = connection.execute(_SIGNALLED_AT, {"own": partition}).scalar_one_or_none()
     if signalled_at is None:
         return None
     return max(0, int(signalled_at) + min_gap_ms - database_now(connection))

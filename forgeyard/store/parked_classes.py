@@ -7,6 +7,7 @@ verdict was given under. So any number of impossible jobs costs a cycle one row 
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
@@ -134,15 +135,21 @@ def release(
 
     The row stays for a while: it tells for how long their jobs had nothing to wait for.
     """
-    connection.execute(
+    given = {"own": partition, "seen_at": generation, "kinds": list(seen), "now": now}
+    connection.execute(_release(connection.dialect.name), given)
+
+
+@lru_cache(maxsize=2)
+def _release(dialect: str) -> sa.Update:
+    return (
         sa.update(_parked)
         .where(
-            _parked.c.partition == partition,
-            _parked.c.generation != generation,
+            _parked.c.partition == sa.bindparam("own"),
+            _parked.c.generation != sa.bindparam("seen_at"),
             _parked.c.until_at.is_(None),
-            bulk.among(connection, _parked.c.requirement_class, seen),
+            bulk.among_given(dialect, _parked.c.requirement_class, "kinds"),
         )
-        .values(until_at=now)
+        .values(until_at=sa.bindparam("now"))
     )
 
 

@@ -90,25 +90,34 @@ def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: st
     if lease["state"] not in LIVE_LEASE_STATES:
         return lease
     moved = changes.move(connection, LEASE, lease, to, reason=reason, now=now, ended_at=now)
-    reservations, runners = tables.reservations, tables.runners
-    freed = connection.execute(
-        sa.delete(reservations)
-        .where(reservations.c.lease_id == lease["lease_id"])
-        .returning(*(reservations.c[name] for name in DIMENSIONS))
-    ).one_or_none()
+    freed = connection.execute(_FREE, {"lease": lease["lease_id"]}).one_or_none()
     keys.give_back(connection, lease["lease_id"])
     devices.give_back(connection, lease["lease_id"])
     if freed is not None:
-        sums = {
-            f"reserved_{name}": runners.c[f"reserved_{name}"] - amount
-            for name, amount in zip(DIMENSIONS, freed, strict=True)
-        }
-        connection.execute(
-            sa.update(runners)
-            .where(runners.c.runner_id == lease["runner_id"])
-            .values({**sums, "changed_at": now})
-        )
+        amounts = dict(zip(DIMENSIONS, freed, strict=True))
+        connection.execute(_TAKE_OFF, {"runner": lease["runner_id"], "now": now, **amounts})
     return moved
+
+
+_reservations, _runners = tables.reservations, tables.runners
+_FREE = (
+    sa.delete(_reservations)
+    .where(_reservations.c.lease_id == sa.bindparam("lease"))
+    .returning(*(_reservations.c[name] for name in DIMENSIONS))
+)
+_TAKE_OFF = (
+    sa.update(_runners)
+    .where(_runners.c.runner_id == sa.bindparam("runner"))
+    .values(
+        {
+            **{
+                f"reserved_{name}": _runners.c[f"reserved_{name}"] - sa.bindparam(name)
+                for name in DIMENSIONS
+            },
+            "changed_at": sa.bindparam("now"),
+        }
+    )
+)
 
 
 def end_attempt(

@@ -24,17 +24,20 @@ def compare(
     connection: sa.Connection, runner: Row, held: tuple[LeaseId, ...], *, now: int
 ) -> tuple[LeaseId, ...]:
     """Pick the leases that an agent works for although they are not its own any more."""
-    query = sa.select(_leases).where(
-        _leases.c.session_id == runner["session_id"],
-        _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
-    )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
+    found = connection.execute(_LIVE, {"own": runner["session_id"]})
+    rows = [dict(row) for row in found.mappings()]
     alive = {row["lease_id"] for row in rows if fence.ends_at(row) >= now}
     _note(connection, rows, held, now=now)
     abandoned = tuple(lease_id for lease_id in held if lease_id not in alive)
     if abandoned:
         _record_unknown(connection, runner, abandoned, now=now)
     return abandoned
+
+
+_LIVE = sa.select(_leases).where(
+    _leases.c.session_id == sa.bindparam("own"),
+    _leases.c.state.in_([state.value for state in LIVE_LEASE_STATES]),
+)
 
 
 def _note(

@@ -207,9 +207,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
     )
-    connection.execute(
-        sa.update(_sessions).where(_sessions.c.session_id == session_id).values(last_seen_at=now)
-    )
+    connection.execute(_SEEN, {"own_key": session_id, "last_seen_at": now})
     abandon = reported.compare(connection, runner, message.held, now=now)
     report = message.report
     if report is not None and reports.differs(runner, reports.described(report, now=now)):
@@ -247,10 +245,13 @@ def _wake(
     changes.wake_all_waiting(connection, reason=f"runner {before['name']} {what}")
 
 
+_RUNNER_OF = sa.select(_sessions.c.runner_id).where(_sessions.c.session_id == sa.bindparam("own"))
+_SEEN = changes.update_of(_sessions, "session_id", ("last_seen_at",))
+
+
 def _lock_open(connection: sa.Connection, session_id: str) -> Row:
     """Lock the runner of an open session."""
-    query = sa.select(_sessions.c.runner_id).where(_sessions.c.session_id == session_id)
-    runner_id = connection.execute(query).scalar_one_or_none()
+    runner_id = connection.execute(_RUNNER_OF, {"own": session_id}).scalar_one_or_none()
     if runner_id is not None:
         runner = lock_runner(connection, runner_id)
         if runner["session_id"] == session_id:
@@ -435,7 +436,6 @@ def change(
                 at=now,
             )
         )
-    connection.execute(
-        sa.update(_runners).where(_runners.c.runner_id == runner["runner_id"]).values(changed)
-    )
+    statement = changes.update_of(_runners, "runner_id", tuple(changed))
+    connection.execute(statement, {"own_key": runner["runner_id"], **changed})
     return {**runner, **changed}

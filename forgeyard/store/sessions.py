@@ -21,12 +21,14 @@ def lock_runner(connection: sa.Connection, runner_id: str) -> Row:
     Raises:
         NotFound: there is no such runner.
     """
-    runners = tables.runners
-    query = sa.select(runners).where(runners.c.runner_id == runner_id).with_for_update()
-    row = connection.execute(query).mappings().one_or_none()
+    row = connection.execute(_LOCK, {"own": runner_id}).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no runner {runner_id}", field="runner_id", value=runner_id)
     return dict(row)
+
+
+_runners = tables.runners
+_LOCK = sa.select(_runners).where(_runners.c.runner_id == sa.bindparam("own")).with_for_update()
 
 
 def lock_with_leases(connection: sa.Connection, runner_id: str) -> tuple[Row, list[Held]]:

@@ -26,23 +26,11 @@ def lose_silent_sessions(connection: sa.Connection, *, policy: SchedulingPolicy)
     now = database_now(connection)
     if liveness.renewals_are_out(connection, now=now, policy=policy):
         return 0
-    limit = now - policy.lease.session_silence
-    offline = _runners.c.state == RunnerState.OFFLINE.value
-    query = (
-        sa.select(_sessions.c.runner_id, _sessions.c.session_id)
-        .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
-        .where(
-            _sessions.c.state == SessionState.OPEN.value,
-            _sessions.c.last_seen_at < limit,
-            ~sa.and_(offline, _holds_lease(_sessions.c.session_id, now=now)),
-        )
-        .order_by(_sessions.c.last_seen_at)
-        .limit(LOSSES_PER_CALL)
-    )
+    given = {"limit": now - policy.lease.session_silence, "now": now}
     return sum(
         _lose(connection, runner_id, session_id, now=now, policy=policy)
         for runner_id, session_id in sorted(
-            (row.runner_id, row.session_id) for row in connection.execute(query)
+            (row.runner_id, row.session_id) for row in connection.execute(_SILENT, given)
         )
     )
 
@@ -60,7 +48,7 @@ def _lose(
     if changes.find(connection, SESSION, session_id, lock=True)["last_seen_at"] >= limit:
         return 0
     reason, lost = "its agent was silent for too long", False
-    waits = connection.execute(sa.select(_holds_lease(session_id, now=now))).scalar_one()
+    waits = connection.execute(_WAITS, {"session": session_id, "now": now}).scalar_one()
     if not waits:
         lost = end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
     if runner["session_id"] == session_id:
@@ -71,10 +59,25 @@ def _lose(
     return int(lost)
 
 
-def _holds_lease(session_id: str | sa.ColumnElement[str], *, now: int) -> sa.ColumnElement[bool]:
+def _holds_lease(session_id: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
     """Tell whether an accepted lease of a session is alive, so that its agent may yet come back."""
     return sa.exists().where(
         _leases.c.session_id == session_id,
         _leases.c.state == LeaseState.ACTIVE.value,
-        _leases.c.expires_at + _leases.c.grace_ms >= now,
+        _leases.c.expires_at + _leases.c.grace_ms >= sa.bindparam("now", type_=sa.BigInteger()),
     )
+
+
+_OFFLINE = _runners.c.state == RunnerState.OFFLINE.value
+_SILENT = (
+    sa.select(_sessions.c.runner_id, _sessions.c.session_id)
+    .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+    .where(
+        _sessions.c.state == SessionState.OPEN.value,
+        _sessions.c.last_seen_at < sa.bindparam("limit"),
+        ~sa.and_(_OFFLINE, _holds_lease(_sessions.c.session_id)),
+    )
+    .order_by(_sessions.c.last_seen_at)
+    .limit(LOSSES_PER_CALL)
+)
+_WAITS = sa.select(_holds_lease(sa.bindparam("session", type_=sa.Text())))

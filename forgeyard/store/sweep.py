@@ -189,27 +189,14 @@ def _lapsed(
 ) -> list[tuple[int, str, LeaseState]]:
     """List leases whose time has passed, oldest first, unless nobody could renew them."""
     now = database_now(connection)
-    leases, attempts = tables.leases, tables.attempts
-    lapsed = sa.or_(
-        sa.and_(leases.c.state == LeaseState.OFFERED.value, leases.c.expires_at < now),
-        sa.and_(
-            leases.c.state == LeaseState.ACTIVE.value, leases.c.expires_at + leases.c.grace_ms < now
-        ),
-    )
-    query = (
-        sa.select(leases.c.expires_at, leases.c.lease_id, leases.c.state)
-        .join(attempts, attempts.c.attempt_id == leases.c.attempt_id)
-        .where(
-            lapsed,
-            # The bare bound lets the index serve; a grace only makes a lease live longer.
-            leases.c.expires_at < now,
-            sa.tuple_(leases.c.expires_at, leases.c.lease_id) > after,
-            attempts.c.partition == partition,
-        )
-        .order_by(leases.c.expires_at, leases.c.lease_id)
-        .limit(policy.sweep.expiries_per_sweep + 1)
-    )
-    rows = connection.execute(query)
+    given = {
+        "now": now,
+        "after": after[0],
+        "after_id": after[1],
+        "partition": partition,
+        "most": policy.sweep.expiries_per_sweep + 1,
+    }
+    rows = connection.execute(_LAPSED, given)
     found = [(expires_at, lease_id, LeaseState(state)) for expires_at, lease_id, state in rows]
     if found and liveness.renewals_are_out(connection, now=now, policy=policy):
         tally.alerts.append("renewals are not being served; no lease is expired meanwhile")
@@ -217,20 +204,45 @@ def _lapsed(
     return found
 
 
-def _due(connection: sa.Connection, partition: str) -> list[tuple[DeadlineKind, str]]:
-    deadlines = tables.deadlines
-    query = (
-        sa.select(deadlines.c.kind, deadlines.c.entity_id)
-        .where(
-            deadlines.c.partition == partition,
-            deadlines.c.due_at <= database_now(connection),
-            # A newer release may have written kinds that this one does not know.
-            deadlines.c.kind.in_([kind.value for kind in DeadlineKind]),
-        )
-        .order_by(deadlines.c.due_at, deadlines.c.entity_id)
-        .limit(DUE_PER_SWEEP)
+_leases, _attempts, _deadlines = tables.leases, tables.attempts, tables.deadlines
+_OFFERED = _leases.c.state == LeaseState.OFFERED.value
+_ACTIVE = _leases.c.state == LeaseState.ACTIVE.value
+_NOW = sa.bindparam("now", type_=sa.BigInteger())
+_LAPSED = (
+    sa.select(_leases.c.expires_at, _leases.c.lease_id, _leases.c.state)
+    .join(_attempts, _attempts.c.attempt_id == _leases.c.attempt_id)
+    .where(
+        sa.or_(
+            sa.and_(_OFFERED, _leases.c.expires_at < _NOW),
+            sa.and_(_ACTIVE, _leases.c.expires_at + _leases.c.grace_ms < _NOW),
+        ),
+        # The bare bound lets the index serve; a grace only makes a lease live longer.
+        _leases.c.expires_at < _NOW,
+        sa.tuple_(_leases.c.expires_at, _leases.c.lease_id)
+        > sa.tuple_(
+            sa.bindparam("after", type_=sa.BigInteger()), sa.bindparam("after_id", type_=sa.Text())
+        ),
+        _attempts.c.partition == sa.bindparam("partition"),
     )
-    return [(DeadlineKind(kind), entity_id) for kind, entity_id in connection.execute(query)]
+    .order_by(_leases.c.expires_at, _leases.c.lease_id)
+    .limit(sa.bindparam("most", type_=sa.Integer()))
+)
+_DUE = (
+    sa.select(_deadlines.c.kind, _deadlines.c.entity_id)
+    .where(
+        _deadlines.c.partition == sa.bindparam("partition"),
+        _deadlines.c.due_at <= _NOW,
+        # A newer release may have written kinds that this one does not know.
+        _deadlines.c.kind.in_([kind.value for kind in DeadlineKind]),
+    )
+    .order_by(_deadlines.c.due_at, _deadlines.c.entity_id)
+    .limit(DUE_PER_SWEEP)
+)
+
+
+def _due(connection: sa.Connection, partition: str) -> list[tuple[DeadlineKind, str]]:
+    rows = connection.execute(_DUE, {"partition": partition, "now": database_now(connection)})
+    return [(DeadlineKind(kind), entity_id) for kind, entity_id in rows]
 
 
 def _expire(connection: sa.Connection, lease_id: str, policy: SchedulingPolicy) -> bool:
@@ -318,14 +330,15 @@ def _lose_sessions(connection: sa.Connection, _partition: str, policy: Schedulin
 
 def _wake_stuck(connection: sa.Connection, partition: str, _policy: SchedulingPolicy) -> bool:
     """Remind a loop that was told nothing for long although jobs wait."""
-    wakes = tables.wakes
-    query = sa.select(wakes.c.generation, wakes.c.signalled, wakes.c.signalled_at).where(
-        wakes.c.partition == partition
-    )
-    row = connection.execute(query).one_or_none()
+    row = connection.execute(_WAKE, {"partition": partition}).one_or_none()
     if row is not None:
         recent = database_now(connection) - row.signalled_at < STUCK_AFTER
         if recent or row.generation > row.signalled:
             return False
     changes.wake_if_waiting(connection, partition, reason="jobs have waited for long")
     return True
+
+
+_WAKE = sa.select(
+    tables.wakes.c.generation, tables.wakes.c.signalled, tables.wakes.c.signalled_at
+).where(tables.wakes.c.partition == sa.bindparam("partition"))

@@ -15,6 +15,7 @@ workflows that Temporal would run, the people, the hosts.
 | plane | scheduler loops, relay, workflows, upkeep, beats of the API |
 | people | runs that are submitted, and what operators do |
 | ledger | what must hold, looked at after every event |
+| seeds | many seeds, and how often what happened in them |
 | story | one seed from its first event until everything has come to rest |
 | mutants | the product without one of its safeguards; each must be found out |
 

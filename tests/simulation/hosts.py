@@ -213,7 +213,8 @@ class Host:
             back_off.reset()
             if self._session is session:
                 self._heed(session, answer)
-            self._again(session, self.world.between(800, 5_000), self._poll, back_off)
+            pause = (500, 2_000) if self.world.weather.is_calm else (800, 5_000)
+            self._again(session, self.world.between(*pause), self._poll, back_off)
 
         self.ask("poll", call, heard)
 

@@ -186,6 +186,13 @@ def without_promotion() -> Iterator[None]:
 
 
 @contextmanager
+def without_counting_needs() -> Iterator[None]:
+    """Do not tell jobs that one which they need has ended; a reconciliation would notice."""
+    with patch.object(jobs, "_stop_waiting", _nothing):
+        yield
+
+
+@contextmanager
 def without_bridging() -> Iterator[None]:
     """Let leases pay for the time in which nobody could renew them."""
     with patch.object(liveness, "_bridge", _nothing):
@@ -237,6 +244,7 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     without_release,
     without_wakes,
     without_promotion,
+    without_counting_needs,
     without_fencing_sessions,
     without_drain,
 )

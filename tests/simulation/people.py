@@ -343,7 +343,7 @@ def _job(rng: random.Random, name: str, **changed: object) -> JobSpec:
     boards = rng.choice((0, 0, 0, 1))
     equipment = EquipmentRequirement(devices=(DeviceRequirement(kind="board"),) if boards else ())
     zone = rng.choices((None, "a", "b", "nowhere"), (60, 20, 20, 3))[0]
-    queue = LONG if zone != "nowhere" and rng.random() < 0.7 else rng.choice((20_000, 40_000))
+    queue = LONG if zone != "nowhere" and rng.random() < 0.7 else rng.choice((10_000, 25_000))
     return a_job_spec(
         name,
         resources=some_resources(

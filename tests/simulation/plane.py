@@ -5,6 +5,7 @@ Scheduler loops decide with the product's `SchedulerLoop` when to look again.
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import sqlalchemy as sa
 
@@ -28,6 +29,7 @@ PARTITIONS = (PARTITION, "second")
 """Each has a loop of its own, and they share the runners."""
 BEAT = 3_000
 ODDS_OF_LATE = 0.25
+WOKEN = "a wake began a cycle"
 
 
 class Scheduler:
@@ -71,6 +73,10 @@ class _Rules(SchedulerLoop):
     def _goes_on(self) -> bool:
         return True
 
+    def _is_told(self) -> bool:
+        with patch.object(scheduler_loop, "_read", lambda wake: wake):  # it came as it is
+            return super()._is_told()
+
 
 class Loop:
     """The loop of a partition: one cycle at a time, woken or by itself."""
@@ -88,7 +94,8 @@ class Loop:
     def wake(self, wake: contracts.Wake) -> None:
         """Be told that something has changed."""
         self._rules.wake(wake)
-        if not self._is_busy and self._rules._state.newest is not None:
+        if not self._is_busy and self._rules._is_told():
+            self._world.weather.note(WOKEN)
             self._begin()
 
     def _look(self) -> None:
@@ -169,7 +176,8 @@ class Loop:
 
     def _rest(self) -> None:
         self._is_busy = False
-        if self._rules._state.newest is not None:
+        if self._rules._is_told():
+            self._world.weather.note(WOKEN)
             self._world.after(0, self._name, self._begin, unless=lambda: self._is_busy)
         else:
             self._wait()

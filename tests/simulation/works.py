@@ -144,7 +144,7 @@ class Work:
 
     def _finish(self) -> None:
         self.kill()
-        outcome, blame = self._world.rng.choice(_ENDINGS)
+        outcome, blame = self._world.rng.choice(_ENDINGS[: 1 if self._is_calm else None])
         end = Ending(outcome=outcome, failure_class=blame)
         if outcome is not Outcome.SUCCEEDED or self._world.rng.random() < 0.5:
             self._report(end)
@@ -297,7 +297,12 @@ class Work:
         return BackOff(longest=self._host.longest_back_off_s, rng=self._world.rng)
 
     def _lasts(self, least: float, most: float) -> float:
-        return self._world.rng.uniform(least, most)
+        """Draw how long something takes; little when all is to come to rest."""
+        return self._world.rng.uniform(least, least + (most - least) / (8 if self._is_calm else 1))
+
+    @property
+    def _is_calm(self) -> bool:
+        return self._world.weather.is_calm
 
     @property
     def _name(self) -> str:

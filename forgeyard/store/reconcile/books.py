@@ -7,6 +7,7 @@ fairness are right when these are (RCN-012, RCN-013, RCN-017).
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +19,7 @@ from forgeyard.store import bulk, changes, phases, scopes, tables
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
-from forgeyard.store.reconcile.look import Comparison, Look
+from forgeyard.store.reconcile.look import Comparison, Look, inside
 
 LIVE = [state.value for state in LIVE_LEASE_STATES]
 _jobs, _leases, _attempts = tables.jobs, tables.leases, tables.attempts
@@ -57,16 +58,20 @@ def _due() -> sa.Select[Any]:
 
 def _wrong(connection: sa.Connection, look: Look) -> list[Row]:
     """Read the live leases whose reservation is not what it should be, with both."""
-    due = _due().where(look.inside(_leases.c.runner_id)).subquery()
+    return [dict(row) for row in connection.execute(_wrong_within(look.within)).mappings()]
+
+
+@lru_cache(maxsize=4)
+def _wrong_within(within: str | None) -> sa.Select[Any]:
+    due = _due().where(inside(within, _leases.c.runner_id)).subquery()
     kept = [_reservations.c[name].label(f"kept_{name}") for name in _COMPARED]
     differs = (_reservations.c[name] != due.c[name] for name in _COMPARED)
-    query = (
+    return (
         sa.select(due, *kept)
         .outerjoin(_reservations, _reservations.c.lease_id == due.c.lease_id)
         .where(sa.or_(_reservations.c.lease_id.is_(None), *differs))
         .order_by(due.c.runner_id, due.c.lease_id)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _of_lease(row: Row) -> Finding:
@@ -83,15 +88,19 @@ def _of_lease(row: Row) -> Finding:
 
 
 def _strays(connection: sa.Connection, look: Look) -> list[Row]:
+    return [dict(row) for row in connection.execute(_strays_within(look.within)).mappings()]
+
+
+@lru_cache(maxsize=4)
+def _strays_within(within: str | None) -> sa.Select[Any]:
     alive = sa.exists().where(
         _leases.c.lease_id == _reservations.c.lease_id, _leases.c.state.in_(LIVE)
     )
-    query = (
+    return (
         sa.select(_reservations)
-        .where(~alive, look.inside(_reservations.c.runner_id))
+        .where(~alive, inside(within, _reservations.c.runner_id))
         .order_by(_reservations.c.runner_id, _reservations.c.lease_id)
     )
-    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 def _of_stray(row: Row) -> Finding:
@@ -120,11 +129,23 @@ def _of_runners(
     connection: sa.Connection, look: Look, owed: Mapping[str, Counter[str]]
 ) -> Iterable[Finding]:
     """Compare what runners say that they hold with what their reservations should add up to."""
+    query = _runners_within(look.within, connection.dialect.name)
+    for found in connection.execute(query, {"owed": [name for name in owed if name]}).mappings():
+        more = owed.get(found["runner_id"], Counter())
+        needed = {f"needed_{n}": int(found[f"needed_{n}"]) + more[n] for n in DIMENSIONS}
+        row = {**found, **needed}
+        if any(row[name] != row[f"needed_{name}"] for name in DIMENSIONS):
+            yield _of_runner(row)
+
+
+@lru_cache(maxsize=4)
+def _runners_within(within: str | None, dialect: str) -> sa.Select[Any]:
+    """Select runners that say something else than their reservations, or for whom more is owed."""
     totals = (sa.func.sum(_reservations.c[name]).label(name) for name in DIMENSIONS)
     by_runner = sa.select(_reservations.c.runner_id, *totals).group_by(_reservations.c.runner_id)
-    sums = by_runner.where(look.inside(_reservations.c.runner_id)).subquery()
+    sums = by_runner.where(inside(within, _reservations.c.runner_id)).subquery()
     booked = {name: sa.func.coalesce(sums.c[name], 0) for name in DIMENSIONS}
-    query = (
+    return (
         sa.select(
             _runners.c.runner_id,
             *(_runners.c[f"reserved_{name}"].label(name) for name in DIMENSIONS),
@@ -132,20 +153,14 @@ def _of_runners(
         )
         .outerjoin(sums, sums.c.runner_id == _runners.c.runner_id)
         .where(
-            look.inside(_runners.c.runner_id),
+            inside(within, _runners.c.runner_id),
             sa.or_(
-                bulk.among(connection, _runners.c.runner_id, [name for name in owed if name]),
+                bulk.among_given(dialect, _runners.c.runner_id, "owed"),
                 *(_runners.c[f"reserved_{name}"] != booked[name] for name in DIMENSIONS),
             ),
         )
         .order_by(_runners.c.runner_id)
     )
-    for found in connection.execute(query).mappings():
-        more = owed.get(found["runner_id"], Counter())
-        needed = {f"needed_{n}": int(found[f"needed_{n}"]) + more[n] for n in DIMENSIONS}
-        row = {**found, **needed}
-        if any(row[name] != row[f"needed_{name}"] for name in DIMENSIONS):
-            yield _of_runner(row)
 
 
 def _of_runner(row: Row) -> Finding:

@@ -31,7 +31,7 @@ class Look:
 
     def inside(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Restrict a query to the row that is looked at, if it is one."""
-        return sa.true() if self.within is None else column == self.within
+        return inside(self.within, column)
 
     def of_partition(self, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
         """Restrict a query to the partition that is looked at, if it is one."""
@@ -53,6 +53,11 @@ class Comparison:
     """Lock what findings lie within."""
     fix: Callable[[sa.Connection, Sequence[Finding], Look], None]
     """Repair all that was found within one row, which is locked."""
+
+
+def inside(within: str | None, column: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
+    """Restrict a query to one row, if one is named."""
+    return sa.true() if within is None else column == within
 
 
 def diff(found: object, expected: object) -> tuple[str, str]:
