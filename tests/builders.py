@@ -27,6 +27,7 @@ from forgeyard.model.units import GIB, MIB, Bytes, MilliCpu, Millis, Resources
 from forgeyard.scheduler.place import Decision, Plan
 from forgeyard.store import changes, commit, jobs, runners, runs, stopping, tables
 from forgeyard.store.changes import JOB, DeadlineKind, Row
+from tests import lock_order
 
 PARTITION = "default"
 POLICY = SchedulingPolicy()
@@ -179,6 +180,7 @@ class Granted:
 
 def grant(connection: sa.Connection, job_id: str, runner: Registered) -> Granted:
     """Offer an eligible job to this runner, in a scheduling cycle that decided nothing else."""
+    lock_order.forget(connection)
     decision = Decision(job_id=job_id, candidates=((runner.runner_id, 0),))
     plan = Plan(decisions=(decision,), diagnoses=(), eligible=1, runners=1)
     saved = commit.save_plan(connection, PARTITION, plan, "sha256:s", POLICY.digest(), rng=RNG)

@@ -167,7 +167,8 @@ def _engine_of() -> Iterator[Callable[[str], sa.Engine]]:
     def engine_of(url: str) -> sa.Engine:
         if url not in opened:
             opened[url] = open_engine(url, CONFIG)
-            lock_order.watch(opened[url])
+            if opened[url].dialect.name == "postgresql":  # SQLite locks no rows
+                lock_order.watch(opened[url])
         return opened[url]
 
     yield engine_of

@@ -21,16 +21,36 @@ class LockedTooLate(AssertionError):
 
 def watch(engine: sa.Engine) -> None:
     """Fail every statement on this engine that locks scopes after runners."""
-    sa.event.listen(engine, "begin", _begin)
+    sa.event.listen(engine, "begin", forget)
+    sa.event.listen(engine, "savepoint", _keep)
+    sa.event.listen(engine, "rollback_savepoint", _let_go)
+    sa.event.listen(engine, "release_savepoint", _keep_all)
     sa.event.listen(engine, "before_cursor_execute", _note)
 
 
-def _begin(connection: sa.Connection) -> None:
-    connection.info[_HELD] = set[str]()
+def forget(connection: sa.Connection) -> None:
+    """Begin anew, for a test that does in one transaction what the product does in several."""
+    connection.info[_HELD] = [set[str]()]
+
+
+def _keep(connection: sa.Connection, _name: str) -> None:
+    held = connection.info[_HELD]
+    held.append(set(held[-1]))
+
+
+def _keep_all(connection: sa.Connection, _name: str, _context: None) -> None:
+    held = connection.info[_HELD]
+    kept = held.pop()
+    held[-1] |= kept
+
+
+def _let_go(connection: sa.Connection, _name: str, _context: None) -> None:
+    """Who goes back to a savepoint holds what was locked before it."""
+    connection.info[_HELD].pop()
 
 
 def _note(connection: sa.Connection, _cursor: object, statement: str, *_others: object) -> None:
-    held: set[str] = connection.info.setdefault(_HELD, set[str]())
+    held: set[str] = connection.info.setdefault(_HELD, [set[str]()])[-1]
     wanted = locks(statement)
     if "scopes" in wanted and "runners" in held and "scopes" not in held:
         raise LockedTooLate(statement)
