@@ -7,7 +7,6 @@ no earlier than its rivals are now, so that idleness earns no credit (FAR-003, F
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 
@@ -20,7 +19,8 @@ PER_MILLI = 4 * 2**20
 PRECISION = 1_000
 
 
-class Usage(NamedTuple):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
     """How much the jobs of a scope hold at once."""
 
     jobs: int = 0
@@ -30,7 +30,7 @@ class Usage(NamedTuple):
     def plus(self, wanted: Resources) -> "Usage":
         """Add one job."""
         cpu, memory = self.cpu + wanted.cpu, self.memory + wanted.memory
-        return Usage(self.jobs + 1, MilliCpu(cpu), Bytes(memory))
+        return Usage(jobs=self.jobs + 1, cpu=MilliCpu(cpu), memory=Bytes(memory))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

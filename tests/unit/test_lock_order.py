@@ -4,8 +4,9 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
+from forgeyard.config import StoreConfig
 from forgeyard.store import tables
-from forgeyard.store.engine import write
+from forgeyard.store.engine import open_engine, write
 from tests.lock_order import LockedTooLate, locks, watch
 
 RUNNER = sa.update(tables.runners).values(version=2)
@@ -35,14 +36,16 @@ def test_a_statement_tells_what_it_locks(statement: sa.ClauseElement, found: set
     assert locks(str(statement.compile(dialect=postgresql.dialect()))) == found
 
 
-def test_scopes_after_runners_fail_and_scopes_before_them_do_not(sqlite_engine: sa.Engine) -> None:
-    watch(sqlite_engine)
-    with write(sqlite_engine) as connection:
+def test_scopes_after_runners_fail_and_scopes_before_them_do_not(sqlite_url: str) -> None:
+    engine = open_engine(sqlite_url, StoreConfig())  # of its own: nobody else is watched
+    watch(engine)
+    with write(engine) as connection:
         for statement in (SCOPE, RUNNER, SCOPE):
             connection.execute(statement)
-    with write(sqlite_engine) as connection:
+    with write(engine) as connection:
         connection.execute(RUNNER)
         with pytest.raises(LockedTooLate):
             connection.execute(SCOPE)
-    with write(sqlite_engine) as connection:
+    with write(engine) as connection:
         connection.execute(SCOPE)
+    engine.dispose()
