@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import sqlalchemy as sa
-from pydantic_core import to_json
 from sqlalchemy.dialects import postgresql
 
+from forgeyard.store import codec
 from forgeyard.store.changes import Row
 
 Query: TypeAlias = sa.Select[*tuple[Any, ...]]
@@ -122,4 +122,4 @@ def ask(
 
 def rows_text(rows: Sequence[Mapping[str, object]] | Sequence[str]) -> str:
     """Write rows, or texts, as a parameter."""
-    return to_json(rows).decode()
+    return codec.encode(rows)

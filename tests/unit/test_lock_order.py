@@ -36,6 +36,22 @@ def test_a_statement_tells_what_it_locks(statement: sa.ClauseElement, found: set
     assert locks(str(statement.compile(dialect=postgresql.dialect()))) == found
 
 
+def test_who_goes_back_to_a_savepoint_lets_go_and_who_releases_it_does_not(sqlite_url: str) -> None:
+    engine = open_engine(sqlite_url, StoreConfig())
+    watch(engine)
+    with write(engine) as connection:
+        tried = connection.begin_nested()
+        connection.execute(RUNNER)
+        tried.rollback()
+        connection.execute(SCOPE)
+    with write(engine) as connection:
+        with connection.begin_nested():
+            connection.execute(RUNNER)
+        with pytest.raises(LockedTooLate):
+            connection.execute(SCOPE)
+    engine.dispose()
+
+
 def test_scopes_after_runners_fail_and_scopes_before_them_do_not(sqlite_url: str) -> None:
     engine = open_engine(sqlite_url, StoreConfig())  # of its own: nobody else is watched
     watch(engine)
