@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from activities import contracts
 from forgeyard.api import serve as api
 from forgeyard.config import ApiConfig, Config, StoreConfig, TemporalConfig
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
 from forgeyard.model.units import Millis
+from forgeyard.store import tables
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
 from tests.acceptance.conftest import Forgeyard
@@ -192,16 +194,20 @@ async def a_system(
         engine.dispose()
 
 
-async def _until_placed(yard: Forgeyard, run_id: str, runner: str) -> None:
-    """Wait until a job runs there."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        shown = (await asyncio.to_thread(yard.type, "run", "show", run_id, "--json")).ok().json()
-        for job in shown["jobs"]:
-            if any(a["runner"] == runner and a["state"] == "running" for a in job["attempts"]):
-                return
-        await asyncio.sleep(0.2)
-    raise AssertionError(f"nothing runs on {runner}")
+async def _until_placed(database: str, runner: str) -> None:
+    """Wait until a job runs there; looked up where it is written, as a job lasts but seconds."""
+    attempts, runners = tables.attempts, tables.runners
+    query = sa.select(runners.c.name, attempts.c.state).join_from(
+        attempts, runners, attempts.c.runner_id == runners.c.runner_id
+    )
+    engine, deadline = sa.create_engine(database), time.monotonic() + 60
+    seen: list[tuple[object, ...]] = []
+    while (runner, "running") not in seen:
+        assert time.monotonic() < deadline, f"nothing runs on {runner}: {seen}"
+        await asyncio.sleep(0.05)
+        with engine.connect() as connection:
+            seen = [tuple(row) for row in connection.execute(query)]
+    engine.dispose()
 
 
 async def _until_states(yard: Forgeyard, wanted: dict[str, str]) -> None:
@@ -233,7 +239,7 @@ async def test_a_run_outlives_a_runner_that_leaves(
             (tmp_path / "run.yaml").write_text(a_run())
             submitted = ("run", "submit", "run.yaml", "--no-source", "--json")
             run_id = (await asyncio.to_thread(yard.type, *submitted)).ok().json()["run_id"]
-            await _until_placed(yard, run_id, "two")
+            await _until_placed(postgresql_url, "two")
             left_at = time.time() * 1000
             if leaves == "crashed":
                 hosts[1].crash()
