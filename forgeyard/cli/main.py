@@ -13,6 +13,7 @@ import typer
 from forgeyard.cli import (
     ca,
     database,
+    enrolment,
     job,
     output,
     policy,
@@ -43,6 +44,7 @@ app.add_typer(run.app, name="run")
 app.add_typer(job.app, name="job")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
+runner.app.add_typer(enrolment.app)
 app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
