@@ -55,7 +55,9 @@ class AgentSettings:
     """Of the data directory; empty for a runner that has a certificate, or is about to get one."""
     config: AgentConfig
     limits: LimitsConfig
-    invitation: Invitation | None = None
+    enrol_token: str = field(default="", repr=False)
+    """What `forgeyard runner invite` gave; worth nothing once there is a certificate."""
+    ca_pin: str = ""
 
 
 async def run_agent(settings: AgentSettings, stop: asyncio.Event | None = None) -> int:
@@ -152,10 +154,11 @@ class Agent:
 
     async def _run_enrolled(self, urls: tuple[str, ...], work_dir: Path) -> None:
         """Work under a certificate, which is renewed in time."""
-        wallet = Wallet(work_dir)
-        has = await enrolling.obtain(
-            wallet, urls, self._settings.invitation, now=clock.now, rng=self._rng
-        )
+        wallet, settings = Wallet(work_dir), self._settings
+        invitation = None
+        if settings.enrol_token:
+            invitation = Invitation(token=settings.enrol_token, pin=settings.ca_pin)
+        has = await enrolling.obtain(wallet, urls, invitation, now=clock.now, rng=self._rng)
         # The name is the enrolment's: whatever this host is called, it is that runner.
         self._config = self._config.model_copy(update={"name": has.runner_name})
         async with AgentClient(urls, tls=has.context()) as client:

@@ -171,17 +171,17 @@ def check_database(config: Config) -> dict[str, str]:
 
 def agent(config: Config, end: Endpoint, invited: tuple[str, str] | None) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
-    from forgeyard.agent.enrolling import Invitation
     from forgeyard.agent.loop import AgentSettings, serve
 
-    invitation = None if invited is None else Invitation(token=invited[0], pin=invited[1])
+    token, pin = invited or ("", "")
     return serve(
         AgentSettings(
             urls=end.urls,
             token=end.token,
             config=config.agent,
             limits=config.limits,
-            invitation=invitation,
+            enrol_token=token,
+            ca_pin=pin,
         )
     )
 
