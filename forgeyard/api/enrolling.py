@@ -71,7 +71,7 @@ def enrol(message: Enrol, deps: Deps, response: Response) -> Identity | Awaited:
 
 
 @router.post(":renew")
-def renew(message: Renewal, deps: Deps, caller: Caller) -> Identity:
+def renew_identity(message: Renewal, deps: Deps, caller: Caller) -> Identity:
     """Give out the next certificate, for a new key; the same request again is harmless."""
     serial = _serial(caller)
     key = requests.key_in(message.request)

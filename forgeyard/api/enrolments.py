@@ -60,7 +60,7 @@ class ShutOut:
 
 
 @router.post("", status_code=201)
-def mint(message: Mint, deps: Deps) -> Minted:
+def mint_enrolment(message: Mint, deps: Deps) -> Minted:
     """Make the token of a host, or show the one that it has; it is stored nowhere."""
     wanted = Wanted(
         binding=f"host/{message.runner_name}/{message.generation}",
@@ -88,14 +88,14 @@ def list_enrolments(deps: Deps) -> tuple[EnrolmentView, ...]:
 
 
 @router.post("/{enrolment_id}:approve")
-def approve(enrolment_id: EnrolmentPath, message: Approve, deps: Deps) -> EnrolmentView:
+def approve_enrolment(enrolment_id: EnrolmentPath, message: Approve, deps: Deps) -> EnrolmentView:
     """Let the machine in that came with this key."""
     with deps.change() as connection:
         return enrolments.approve(connection, enrolment_id, message.key, message.intent)
 
 
 @router.post("/{enrolment_id}:cancel", status_code=204)
-def cancel(enrolment_id: EnrolmentPath, message: Because, deps: Deps) -> None:
+def cancel_enrolment(enrolment_id: EnrolmentPath, message: Because, deps: Deps) -> None:
     """Make a token worthless."""
     with deps.change() as connection:
         enrolments.cancel(connection, enrolment_id, message.intent)
@@ -109,7 +109,7 @@ def list_certificates(name: RunnerPath, deps: Deps) -> tuple[CertificateView, ..
 
 
 @runner_router.post("/{name}:revoke")
-def revoke(name: RunnerPath, message: Because, deps: Deps) -> ShutOut:
+def revoke_runner(name: RunnerPath, message: Because, deps: Deps) -> ShutOut:
     """Revoke what a runner proves itself with, take its leases, and put it into quarantine."""
     with deps.change() as connection:
         policy = deps.policy(connection).lease
@@ -118,7 +118,7 @@ def revoke(name: RunnerPath, message: Because, deps: Deps) -> ShutOut:
 
 
 @runner_router.post("/{name}:admit", status_code=204)
-def admit(name: RunnerPath, message: Because, deps: Deps) -> None:
+def admit_runner(name: RunnerPath, message: Because, deps: Deps) -> None:
     """Let a runner out of quarantine; it has to prove itself anew."""
     with deps.change() as connection:
         quarantine.admit(connection, name, message.intent)
