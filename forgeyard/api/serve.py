@@ -194,7 +194,7 @@ class _Process:
             tasks.create_task(self._keep_beating(ended))
             tasks.create_task(self._leave(stop, deps, [server for server, _ in listeners]))
             if self._tls is not None:
-                tasks.create_task(demand_closed(_url(agents, scheme="https")))
+                tasks.create_task(demand_closed(_url(agents, scheme="https"), stop))
             await asyncio.gather(
                 *(tasks.create_task(_serve_one(server, sock, stop)) for server, sock in listeners)
             )

@@ -20,6 +20,7 @@ from forgeyard.errors import InvalidRequest, Unavailable
 
 PROBED: Final = "/agent/v1/sessions"
 PROBE_S: Final = 10.0
+PROBE_PAUSE_S: Final = 0.5
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -91,18 +92,22 @@ def agent_tls(config: Config) -> AgentTls | None:
     return None
 
 
-async def demand_closed(url: str) -> None:
-    """Insist that a request without a certificate is refused where one is needed.
+async def demand_closed(url: str, stop: asyncio.Event) -> None:
+    """Insist that a request without a certificate is refused where one is needed; ask till told.
 
     Raises:
-        Unavailable: it is not, or the listener does not answer; nobody may be served like that.
+        Unavailable: it is served; nobody may be served like that.
     """
-    try:
-        async with httpx.AsyncClient(verify=False, timeout=PROBE_S, trust_env=False) as nobody:
-            answer = await nobody.post(f"{url}{PROBED}", json={})
-    except httpx.HTTPError as error:
-        raise Unavailable(f"{url} does not answer itself: {error}") from error
-    if answer.status_code != httpx.codes.UNAUTHORIZED:
-        raise Unavailable(
-            f"{url} answers {answer.status_code} to who has no certificate: not serving agents"
-        )
+    async with httpx.AsyncClient(verify=False, timeout=PROBE_S, trust_env=False) as nobody:
+        while not stop.is_set():
+            try:
+                answer = await nobody.post(f"{url}{PROBED}", json={})
+            except httpx.HTTPError:
+                # Who does not answer serves nobody.
+                await asyncio.sleep(PROBE_PAUSE_S)
+                continue
+            if answer.status_code == httpx.codes.UNAUTHORIZED:
+                return
+            raise Unavailable(
+                f"{url} answers {answer.status_code} to who has no certificate: not serving agents"
+            )

@@ -246,8 +246,7 @@ async def test_a_run_outlives_a_runner_that_leaves(
     system = a_system(tmp_path, database=postgresql_url, temporal=temporal, host=hosts[0].here)
     async with system as (yard, url):
         agents = [
-            host.agent(tmp_path / host.name, url, await _invited(yard, host.name))
-            for host in hosts
+            host.agent(tmp_path / host.name, url, await _invited(yard, host.name)) for host in hosts
         ]
         try:
             await _until_states(yard, dict.fromkeys(HOSTS, "online"))
