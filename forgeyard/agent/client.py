@@ -9,6 +9,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Hashable, Sequence
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self, TypeVar, cast
@@ -143,7 +144,7 @@ class AgentClient:
     async def enrol(self, message: Enrol) -> Identity | Awaited:
         """Ask for the first certificate; the same token and key again are harmless."""
         answer = await self._post("/enrolments", message)
-        if answer.status_code == httpx.codes.ACCEPTED:
+        if answer.status_code == HTTPStatus.ACCEPTED:
             return _read(_awaited, answer)
         return _read(_identity, answer)
 

@@ -1,5 +1,6 @@
 """How an agent gets its certificate, and the next one in time."""
 
+from http import HTTPStatus
 from typing import Final
 
 from fastapi import APIRouter, Response
@@ -21,7 +22,6 @@ AUTHORITY: Final = "/agent/v1/authority"
 ENROLMENTS: Final = "/agent/v1/enrolments"
 OPEN_TO_STRANGERS: Final = frozenset({AUTHORITY, ENROLMENTS})
 """Paths of the agent API that need no certificate, for they give one."""
-ACCEPTED: Final = 202
 COPY = Intent(actor="enrolment", channel="agent-api", reason=CLONED)
 
 open_router = APIRouter(tags=["identity"])
@@ -65,7 +65,7 @@ def enrol(message: Enrol, deps: Deps, response: Response) -> Identity | Awaited:
             allowed="a new one, when you know who",
         )
     if isinstance(answer, Awaited):
-        response.status_code = ACCEPTED
+        response.status_code = HTTPStatus.ACCEPTED
         return answer
     return _identity(deps, answer)
 

@@ -7,6 +7,7 @@ for one and nothing else; a client with a wrong one does not get in.
 
 import asyncio
 import ssl
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
@@ -106,7 +107,7 @@ async def demand_closed(url: str, stop: asyncio.Event) -> None:
                 # Who does not answer serves nobody.
                 await asyncio.sleep(PROBE_PAUSE_S)
                 continue
-            if answer.status_code == httpx.codes.UNAUTHORIZED:
+            if answer.status_code == HTTPStatus.UNAUTHORIZED:
                 return
             raise Unavailable(
                 f"{url} answers {answer.status_code} to who has no certificate: not serving agents"
