@@ -88,6 +88,15 @@ class ApiConfig(Group):
     port: int = Field(default=8700, ge=0, le=65_535)
     agent_host: str = "127.0.0.1"
     agent_port: int = Field(default=8701, ge=0, le=65_535)
+    agent_identity: Literal["token", "certificate"] = "token"
+    """How agents prove who they are. By the token of the data directory, which makes them admin of
+    everything, only from this host; from elsewhere by certificates of the authority here."""
+    authority: str = ""
+    """The folder of the authority; empty means `DATA_DIR/ca`."""
+    certificate_s: int = Field(default=24 * 3600, ge=10, le=90 * 24 * 3600)
+    """How long a runner's certificate is good; it is renewed after half of that."""
+    agent_versions: str = Field(default="", max_length=100)
+    """Which versions of the agent are admitted, such as `>=0.2,<1`; empty for every one."""
     poll_ms: int = Field(default=100, ge=10)
     long_poll_s: float = Field(default=20.0, gt=0)
     at_once: int = Field(default=256, ge=1)
@@ -271,6 +280,10 @@ class Config(BaseSettings):
     def token_path(self) -> Path:
         """Tell where the API token lies."""
         return self.data_dir / "token"
+
+    def authority_dir(self) -> Path:
+        """Tell where the authority lies that signs runners."""
+        return Path(self.api.authority) if self.api.authority else self.data_dir / "ca"
 
     def blob_dir(self) -> Path:
         """Tell where blobs lie."""

@@ -13,6 +13,7 @@ import typer
 from forgeyard.cli import (
     ca,
     database,
+    enrolment,
     job,
     output,
     policy,
@@ -43,6 +44,8 @@ app.add_typer(run.app, name="run")
 app.add_typer(job.app, name="job")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
+# Commands of one group that stand in two files.
+runner.app.registered_commands += enrolment.app.registered_commands
 app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,13 @@ import typer
 
 from forgeyard import config
 from forgeyard.cli import output, processes
-from forgeyard.cli.endpoint import Endpoint, checked_token, checked_urls, resolve_agent
+from forgeyard.cli.endpoint import (
+    Endpoint,
+    checked_token,
+    checked_urls,
+    read_token,
+    resolve_agent,
+)
 from forgeyard.cli.options import DataDir, Json, TokenFile, settings
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.location import ReliabilityClass
@@ -150,6 +157,13 @@ def agent(
         ),
     ] = None,
     token_file: TokenFile = None,
+    enrol_token_file: Annotated[
+        Path | None,
+        typer.Option("--enrol-token-file", help="The token of `runner invite`, to enrol with."),
+    ] = None,
+    ca_pin: Annotated[
+        str, typer.Option("--ca-pin", metavar="PIN", help="The root's pin, of the same place.")
+    ] = "",
     name: Name = "",
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, max=256, help="How many jobs side by side.")
@@ -188,13 +202,15 @@ def agent(
 ) -> None:
     """Run jobs on this machine until asked to stop.
 
-    Needs nothing but a URL and a token; with several URLs it turns to the next when one fails.
+    From elsewhere it needs the agent API's https URL, a token of `forgeyard runner invite` and the
+    root's pin, once; then it has a certificate, and renews it. On the server's own machine it needs
+    nothing. With several URLs it turns to the next when one fails.
     TERM lets jobs finish, a second one ends them.
 
     \b
     Examples:
-      forgeyard agent --join http://ci:8701 --token-file token --jobs 8
-      forgeyard agent --join http://ci-1:8701,http://ci-2:8701 --token-file token
+      forgeyard agent --join https://ci:8701 --enrol-token-file token --ca-pin sha256/…
+      forgeyard agent --join https://ci-1:8701,https://ci-2:8701 --jobs 8
       forgeyard agent --label zone=a --toolchain node=22.1.0=/opt/node/bin
       forgeyard agent --site rack-4 --region eu-1 --reliability preemptible --cost 0.12
     """
@@ -214,8 +230,32 @@ def agent(
     if cost is not None:
         given["cost_micros_per_hour"] = _micros(cost)
     found = settings(data_dir, agent=given)
-    end = _endpoint(found, join, token, token_file)
-    raise typer.Exit(processes.agent(found, end))
+    if join is not None and join.startswith("https://"):
+        if token or token_file:
+            raise InvalidRequest(
+                "an agent elsewhere proves itself by a certificate",
+                field="--token",
+                allowed="--enrol-token-file and --ca-pin, as `forgeyard runner invite` prints them",
+            )
+        end = Endpoint(urls=checked_urls(join), token="")
+    else:
+        end = _endpoint(found, join, token, token_file)
+    invited = _invited(enrol_token_file, ca_pin)
+    raise typer.Exit(processes.agent(found, end, invited))
+
+
+def _invited(enrol_token_file: Path | None, ca_pin: str) -> tuple[str, str] | None:
+    """Read the token and the pin that this machine was given, if it was."""
+    if enrol_token_file is None:
+        return None
+    if not re.fullmatch(r"sha256/[A-Za-z0-9+/]{43}=", ca_pin):
+        raise InvalidRequest(
+            "without the root's pin anybody could be the server",
+            field="--ca-pin",
+            value=ca_pin or None,
+            allowed="sha256/… as `forgeyard ca export --pin` prints it",
+        )
+    return read_token(enrol_token_file), ca_pin
 
 
 def _endpoint(

@@ -31,12 +31,16 @@ def save_key(path: Path, key: PrivateKey) -> None:
     Raises:
         Conflict: there is a file of this name.
     """
-    text = key.private_bytes(
+    save_private(path, written(key))
+
+
+def written(key: PrivateKey) -> bytes:
+    """Write a private key as PEM."""
+    return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    save_private(path, text)
 
 
 def save_private(path: Path, content: bytes) -> None:
