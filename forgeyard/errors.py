@@ -133,6 +133,18 @@ class WrongDigest(Rejected):
     code = "blob.wrong_digest"
 
 
+class UnreadablePayload(Rejected):
+    """What Temporal keeps is sealed with a key that is not known here, or was changed."""
+
+    code = "codec.unreadable"
+
+
+class UnfitForProduction(Rejected):
+    """What is made for trying out was given to a production system."""
+
+    code = "profile.unfit"
+
+
 class UnsafePath(Rejected):
     """A path would leave the directory it belongs to."""
 

@@ -22,9 +22,10 @@ import sqlalchemy as sa
 import uvicorn
 from fastapi import FastAPI
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 
-from activities import relay
+from activities import production, relay
+from activities.connection import connect_later, payload_codec
 from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
@@ -74,7 +75,10 @@ async def serve(
     Raises:
         PortTaken: another program listens on one of the ports.
         SchemaMismatch: the database's schema is not for this release.
+        UnfitForProduction: the store or Temporal is made for trying out, and the profile is not.
+        NotFound, Forbidden, Corrupt, InvalidFile: a certificate or key cannot be used.
     """
+    production.demand_store(config)
     public, agents = _bind(config.api.host, config.api.port, field="api.port"), None
     try:
         agents = _bind(config.api.agent_host, config.api.agent_port, field="api.agent_port")
@@ -82,7 +86,8 @@ async def serve(
         try:
             with contextlib.suppress(StoreUnavailable):
                 migrate.demand_fit(engine)
-            temporal = client or await _lazy_client(config)
+            temporal = client or await connect_later(config.temporal)
+            await _demand_server(temporal, config)
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
                 process = _Process(config, policies, engine, temporal, changed=changed)
@@ -128,14 +133,13 @@ def _url(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _lazy_client(config: Config) -> Client:
-    """Make a client that connects when it is first used, and tries again when that fails."""
-    return await Client.connect(
-        config.temporal.address,
-        namespace=config.temporal.namespace,
-        data_converter=pydantic_data_converter,
-        lazy=True,
-    )
+async def _demand_server(client: Client, config: Config) -> None:
+    """Refuse an unfit server; one that is away is left to the workers, who refuse it as well."""
+    try:
+        async with asyncio.timeout(production.TIMEOUT.total_seconds()):
+            await production.demand_server(client, config)
+    except (RPCError, RuntimeError, TimeoutError) as error:
+        _log.warning("could not ask Temporal at %s what it is: %s", config.temporal.address, error)
 
 
 class _Process:
@@ -210,6 +214,7 @@ class _Process:
             assignments=self._reader,
             keepalive=keepalive(self._engine, self._policies, kick=self._relay.kick),
             figures=self.figures,
+            codec=payload_codec(self._config.temporal),
         )
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:

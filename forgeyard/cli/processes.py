@@ -21,8 +21,8 @@ from forgeyard import clock, config
 from forgeyard.cli.client import Client
 from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
 from forgeyard.cli.endpoint import Endpoint
-from forgeyard.config import Config, ToolchainConfig
-from forgeyard.errors import Conflict, NotFound, Unavailable
+from forgeyard.config import Config, Profile, ToolchainConfig
+from forgeyard.errors import Conflict, NotFound, Unavailable, UnfitForProduction
 
 if TYPE_CHECKING:
     from worker.standalone import Endpoints
@@ -33,7 +33,18 @@ OURS = ("forgeyard", "activities", "worker")
 
 
 def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
-    """Run the whole system until Ctrl-C, or in the background."""
+    """Run the whole system until Ctrl-C, or in the background.
+
+    Raises:
+        UnfitForProduction: the profile is production, and this runs a development server.
+    """
+    if config.profile is Profile.PRODUCTION:
+        raise UnfitForProduction(
+            "`forgeyard up` runs Temporal's development server",
+            field="profile",
+            value=config.profile,
+            allowed="development; in production, run `forgeyard worker` and `forgeyard api`",
+        )
     settings = _listening(config, listen)
     return _up_detached(settings, agents, listen) if detach else _up(settings, agents)
 
