@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 from urllib.parse import urlsplit
 
-from annotated_types import Len
+from annotated_types import Len, MaxLen
 from fastapi import APIRouter
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -24,6 +24,8 @@ from forgeyard.errors import InvalidRequest, NotFound
 PREFIX: Final = "/v1/codec"
 MOST_PAYLOADS: Final = 1_000
 MOST_METADATA: Final = 32
+LARGEST_DATA: Final = 4 * 1024 * 1024
+Text = Annotated[str, MaxLen(4_096)]
 router = APIRouter(prefix=PREFIX, tags=["codec"])
 
 
@@ -31,8 +33,8 @@ router = APIRouter(prefix=PREFIX, tags=["codec"])
 class PayloadJson:
     """A payload as Temporal writes it in JSON."""
 
-    metadata: Annotated[dict[str, str], Len(0, MOST_METADATA)] = field(default_factory=dict)
-    data: str = ""
+    metadata: Annotated[dict[Text, Text], Len(0, MOST_METADATA)] = field(default_factory=dict)
+    data: Annotated[str, MaxLen(LARGEST_DATA)] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
