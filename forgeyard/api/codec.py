@@ -41,7 +41,7 @@ class PayloadJson:
 class PayloadsJson:
     """What goes in and what comes out."""
 
-    payloads: Annotated[list[PayloadJson], Len(0, MOST_PAYLOADS)] = field(default_factory=list)
+    payloads: Annotated[list[PayloadJson], Len(0, MOST_PAYLOADS)]
 
 
 @router.post("/decode")

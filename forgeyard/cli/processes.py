@@ -23,6 +23,7 @@ from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
 from forgeyard.cli.endpoint import Endpoint
 from forgeyard.config import Config, Profile, ToolchainConfig
 from forgeyard.errors import Conflict, NotFound, Unavailable, UnfitForProduction
+from forgeyard.redaction import redacted
 
 if TYPE_CHECKING:
     from worker.standalone import Endpoints
@@ -188,9 +189,19 @@ def agent(config: Config, end: Endpoint) -> int:
     )
 
 
+class Redacting(logging.Formatter):
+    """Writes lines, tracebacks included, without what looks like a credential."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record."""
+        return redacted(super().format(record))
+
+
 def _log(config: Config) -> None:
     """Let our own parts say on stderr what they do, and everybody else what goes wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     for part in OURS:
         logging.getLogger(part).setLevel(config.log_level)
 
