@@ -7,10 +7,11 @@ key), the TOML file. An unknown key is an error, in each of them.
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -39,6 +40,13 @@ DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
 """What a device may be called: it stands in lists with commas between."""
 
 
+class Profile(StrEnum):
+    """What a system is for."""
+
+    DEVELOPMENT = "development"
+    PRODUCTION = "production"
+
+
 class Group(BaseModel):
     """A group of settings; frozen, and strict about names."""
 
@@ -46,11 +54,32 @@ class Group(BaseModel):
 
 
 class TemporalConfig(Group):
-    """Where Temporal is."""
+    """Where Temporal is, how it is sure of us and we of it, and what it may read."""
 
     address: str = "127.0.0.1:7233"
     namespace: str = "default"
     ui_url: str = "http://127.0.0.1:8233"
+    """Where its Web UI is; pages from there may ask the API to decode what Temporal keeps."""
+    tls: bool = False
+    """Speak TLS; any of the settings below up to the API key says so as well."""
+    ca_file: str = ""
+    """PEM of who signs the server's certificate; empty means whom this machine trusts."""
+    server_name: str = ""
+    """The name in the server's certificate, if it is another one than the address."""
+    cert_file: str = ""
+    """PEM of the certificate that this process shows, and those above it."""
+    key_file: str = ""
+    """PEM of that certificate's key; 0600."""
+    api_key_file: str = ""
+    """A 0600 file with the key that is sent with every call, over TLS only."""
+    codec_keys_file: str = ""
+    """A 0600 file of keys, from `forgeyard codec new-key`, that seal what Temporal keeps."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file go together")
+        return self
 
 
 class StoreConfig(Group):
@@ -248,6 +277,8 @@ class Config(BaseSettings):
 
     data_dir: Path = Path(".forgeyard")
     partition: str = "default"
+    profile: Profile = Profile.DEVELOPMENT
+    """In production, what is made for trying out is refused."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     temporal: TemporalConfig = TemporalConfig()
     store: StoreConfig = StoreConfig()

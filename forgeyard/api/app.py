@@ -16,6 +16,7 @@ from forgeyard import clock
 from forgeyard.api import (
     blobs,
     checkup,
+    codec,
     enrolments,
     health,
     logs,
@@ -60,7 +61,7 @@ def assemble() -> FastAPI:
             *(runs.router, logs.router, outputs.router, blobs.router),
             *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
             *(policy.router, metrics.router, scopes.router, scopes.order_router),
-            *(store.router, enrolments.router, enrolments.runner_router),
+            *(store.router, enrolments.router, enrolments.runner_router, codec.router),
         ),
         open_routers=(health.router, runs.schema_router),
     )
@@ -68,7 +69,10 @@ def assemble() -> FastAPI:
 
 def create_app(deps: ApiDependencies) -> FastAPI:
     """Make the public API."""
-    return furnish(assemble(), deps, streams=STREAMS)
+    app = furnish(assemble(), deps, streams=STREAMS)
+    # Outermost, for a browser asks without the token whether it may ask.
+    app.add_middleware(codec.ForTheWebUi, ui_url=deps.config.temporal.ui_url)
+    return app
 
 
 def routes_only(

@@ -22,9 +22,10 @@ import sqlalchemy as sa
 import uvicorn
 from fastapi import FastAPI
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 
-from activities import relay
+from activities import production, relay
+from activities.connection import connect_later, payload_codec
 from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
@@ -80,7 +81,10 @@ async def serve(
         InvalidRequest: agents from elsewhere would come with the token alone.
         NotFound: there is no authority, or no certificate for the agents' listener.
         Unavailable: the agents' listener would serve who has no certificate.
+        UnfitForProduction: the store or Temporal is made for trying out, and the profile is not.
+        NotFound, Forbidden, Corrupt, InvalidFile: a certificate or key cannot be used.
     """
+    production.demand_store(config)
     context = agent_tls(config)
     public, agents = _bind(config.api.host, config.api.port, field="api.port"), None
     try:
@@ -89,7 +93,8 @@ async def serve(
         try:
             with contextlib.suppress(StoreUnavailable):
                 migrate.demand_fit(engine)
-            temporal = client or await _lazy_client(config)
+            temporal = client or await connect_later(config.temporal)
+            await _demand_server(temporal, config)
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
                 process = _Process(config, policies, engine, temporal, changed=changed, tls=context)
@@ -137,14 +142,13 @@ def _url(sock: socket.socket, *, scheme: str = "http") -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-async def _lazy_client(config: Config) -> Client:
-    """Make a client that connects when it is first used, and tries again when that fails."""
-    return await Client.connect(
-        config.temporal.address,
-        namespace=config.temporal.namespace,
-        data_converter=pydantic_data_converter,
-        lazy=True,
-    )
+async def _demand_server(client: Client, config: Config) -> None:
+    """Refuse an unfit server; one that is away is left to the workers, who refuse it as well."""
+    try:
+        async with asyncio.timeout(production.TIMEOUT.total_seconds()):
+            await production.demand_server(client, config)
+    except (RPCError, RuntimeError, TimeoutError) as error:
+        _log.warning("could not ask Temporal at %s what it is: %s", config.temporal.address, error)
 
 
 class _Process:
@@ -226,6 +230,7 @@ class _Process:
             trust=self._trust,
             owners=SessionOwners(self._engine),
             figures=self.figures,
+            codec=payload_codec(self._config.temporal),
         )
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:

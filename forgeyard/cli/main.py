@@ -12,6 +12,7 @@ import typer
 
 from forgeyard.cli import (
     ca,
+    codec,
     database,
     enrolment,
     job,
@@ -51,6 +52,7 @@ app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(store.app, name="store")
 app.add_typer(ca.app, name="ca")
+app.add_typer(codec.app, name="codec")
 app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),

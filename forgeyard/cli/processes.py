@@ -22,8 +22,9 @@ from forgeyard.cli.client import Client
 from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
 from forgeyard.cli.endpoint import Endpoint
 from forgeyard.cli.listening import listening
-from forgeyard.config import Config, ToolchainConfig
-from forgeyard.errors import Conflict, NotFound, Unavailable
+from forgeyard.config import Config, Profile, ToolchainConfig
+from forgeyard.errors import Conflict, NotFound, Unavailable, UnfitForProduction
+from forgeyard.redaction import redacted
 
 if TYPE_CHECKING:
     from worker.standalone import Endpoints
@@ -34,7 +35,18 @@ OURS = ("forgeyard", "activities", "worker")
 
 
 def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
-    """Run the whole system until Ctrl-C, or in the background."""
+    """Run the whole system until Ctrl-C, or in the background.
+
+    Raises:
+        UnfitForProduction: the profile is production, and this runs a development server.
+    """
+    if config.profile is Profile.PRODUCTION:
+        raise UnfitForProduction(
+            "`forgeyard up` runs Temporal's development server",
+            field="profile",
+            value=config.profile,
+            allowed="development; in production, run `forgeyard worker` and `forgeyard api`",
+        )
     settings = listening(config, listen, say=_say)
     return _up_detached(settings, agents, listen) if detach else _up(settings, agents)
 
@@ -186,9 +198,19 @@ def agent(config: Config, end: Endpoint, invited: tuple[str, str] | None) -> int
     )
 
 
+class Redacting(logging.Formatter):
+    """Writes lines, tracebacks included, without what looks like a credential."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record."""
+        return redacted(super().format(record))
+
+
 def _log(config: Config) -> None:
     """Let our own parts say on stderr what they do, and everybody else what goes wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     for part in OURS:
         logging.getLogger(part).setLevel(config.log_level)
 

@@ -19,12 +19,17 @@ from forgeyard.cli.endpoint import (
     resolve_agent,
 )
 from forgeyard.cli.options import DataDir, Json, TokenFile, settings
+from forgeyard.config import Profile
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.location import ReliabilityClass
 
 NOTHING_RUNS = 3
 MOST_COST = 1_000_000
 Name = Annotated[str, typer.Option("--name", help="The runner's name; else the host's.")]
+ProfileOption = Annotated[
+    Profile | None,
+    typer.Option("--profile", help="What it is for: `production` refuses what is for trying out."),
+]
 
 
 def up(
@@ -120,6 +125,7 @@ def worker(
             metavar="ID",
         ),
     ] = "",
+    profile: ProfileOption = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run one Temporal worker until asked to stop: TERM finishes what is under way.
@@ -130,17 +136,17 @@ def worker(
       forgeyard worker --build 2026-12-01
     """
     chosen = {"build": build} if build else {}
-    raise typer.Exit(processes.worker(settings(data_dir, worker=chosen)))
+    raise typer.Exit(processes.worker(settings(data_dir, worker=chosen, profile=profile)))
 
 
-def api(data_dir: DataDir = None) -> None:
+def api(profile: ProfileOption = None, data_dir: DataDir = None) -> None:
     """Serve the APIs until asked to stop.
 
     \b
     Example:
       FORGEYARD_API__PORT=8800 forgeyard api
     """
-    raise typer.Exit(processes.api(settings(data_dir)))
+    raise typer.Exit(processes.api(settings(data_dir, profile=profile)))
 
 
 def agent(

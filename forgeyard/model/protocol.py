@@ -82,7 +82,7 @@ class Heartbeat:
 
     pressure: ResourcePressure = ResourcePressure.NORMAL
     draining: bool = False
-    held: Annotated[tuple[LeaseId, ...], MaxLen(MAX_LEASES)] = ()
+    held: Annotated[tuple[Annotated[LeaseId, MaxLen(64)], ...], MaxLen(MAX_LEASES)] = ()
     health: RunnerHealth = RunnerHealth.HEALTHY
     health_reason: Annotated[str, MaxLen(300)] = ""
     report: Report | None = None

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from activities import contracts
+from activities.connection import connect
 from forgeyard import clock
 from forgeyard.api import serve as api
 from forgeyard.config import ApiConfig, Config, StoreConfig, TemporalConfig
@@ -29,7 +30,7 @@ from forgeyard.trust.authority import Authority
 from tests.acceptance.conftest import Forgeyard
 from tests.integration.temporal.server import Server
 from worker import main as worker
-from worker.wiring import Parts, connect, register_search_attributes
+from worker.wiring import Parts, register_search_attributes
 
 pytestmark = pytest.mark.integration
 
