@@ -168,12 +168,18 @@ def check_database(config: Config) -> dict[str, str]:
     return {"revision": str(migrate.current(engine)), "release": str(migrate.newest())}
 
 
-def agent(config: Config, end: Endpoint) -> int:
+def agent(config: Config, end: Endpoint, private: tuple[Path, ...]) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
     from forgeyard.agent.loop import AgentSettings, serve
 
     return serve(
-        AgentSettings(urls=end.urls, token=end.token, config=config.agent, limits=config.limits)
+        AgentSettings(
+            urls=end.urls,
+            token=end.token,
+            config=config.agent,
+            limits=config.limits,
+            private=private,
+        )
     )
 
 

@@ -215,7 +215,9 @@ def agent(
         given["cost_micros_per_hour"] = _micros(cost)
     found = settings(data_dir, agent=given)
     end = _endpoint(found, join, token, token_file)
-    raise typer.Exit(processes.agent(found, end))
+    private = config.private_places(found)
+    own = () if token_file is None else (token_file.absolute(),)
+    raise typer.Exit(processes.agent(found, end, (*private, *own)))
 
 
 def _endpoint(

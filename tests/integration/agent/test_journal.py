@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from forgeyard.agent.health import Health
 from forgeyard.agent.journal import REMEMBER, Journal, Leftover
 from forgeyard.agent.loop import clear_leftovers
 from forgeyard.agent.process import GroupId
@@ -16,6 +17,7 @@ from forgeyard.agent.workspace import Folders, folders_of, prepare_work_dir
 from forgeyard.errors import Conflict, Corrupt
 from forgeyard.model.ids import LeaseId
 from tests.integration.agent.scripts import eventually, is_alive, number_in, running
+from tests.unit.agent.deals import Watch
 
 pytestmark = pytest.mark.integration
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
@@ -121,7 +123,7 @@ async def test_a_leftover_is_killed_and_its_files_are_removed(tmp_path: Path) ->
                 await number_in(tmp_path / "leader"),
                 await number_in(tmp_path / "daemon"),
             )
-            await asyncio.to_thread(clear_leftovers, journal, work_dir)
+            await asyncio.to_thread(clear_leftovers, journal, work_dir, Health(Watch()))
             await eventually(lambda: not is_alive(leader) and not is_alive(daemon))
         assert journal.leftovers() == ()
         assert journal.knows(LEASE)
@@ -134,7 +136,7 @@ async def test_a_process_that_was_started_but_never_recorded_is_found_too(tmp_pa
         journal.take(LEASE, now=NOW)
         async with running("echo $$ > leader; sleep 60", tmp_path, FORGEYARD_LEASE_ID=LEASE):
             leader = await number_in(tmp_path / "leader")
-            await asyncio.to_thread(clear_leftovers, journal, work_dir)
+            await asyncio.to_thread(clear_leftovers, journal, work_dir, Health(Watch()))
             await eventually(lambda: not is_alive(leader))
 
 
