@@ -127,7 +127,8 @@ class Confinement:
                 f"cd {quote(str(folders.workspace))}",
                 "set +e",
                 # What the shell says of how a step ended is not the step's.
-                'exec 4>&2 2>/dev/null; "$@" 2>&4 4>&-',
+                "exec 4>&2 2>/dev/null",
+                '(exec 2>&4 4>&-; exec "$@")',
                 "exit $?",
             )
         )

@@ -1,0 +1,130 @@
+"""Places in which the steps of jobs are shut in, whoever runs the tests."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from forgeyard.agent import isolation, metadata
+from forgeyard.agent.account import job_account
+from forgeyard.agent.cell import Cell
+from forgeyard.agent.confine import SYSTEM_PATH
+from forgeyard.agent.isolation import Isolation
+from forgeyard.agent.workspace import folders_of, prepare_work_dir
+from forgeyard.config import AgentConfig
+from forgeyard.errors import InvalidRequest
+from forgeyard.model.equipment import NetworkMode
+from forgeyard.model.ids import LeaseId
+
+USER = "nobody"
+ORDINARY = 61_234
+"""A user id that nobody has."""
+GROUND = "FORGEYARD_TEST_GROUND"
+IS_ROOT = os.geteuid() == 0
+_numbers = count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prison:
+    """A work directory whose jobs are shut in."""
+
+    isolation: Isolation
+    work_dir: Path
+
+    def cell(self, *, network: NetworkMode = NetworkMode.HOST, memory: int = 0) -> Cell:
+        """Describe a cell for one attempt."""
+        name = LeaseId(f"lea{os.getpid()}n{next(_numbers)}")
+        confinement = self.isolation.confinement
+        assert confinement is not None
+        return Cell(
+            confinement=confinement,
+            folders=folders_of(self.work_dir, name),
+            network=network,
+            group=self.isolation.group(name),
+            memory=memory,
+        )
+
+
+@contextmanager
+def some_ground() -> Iterator[Path]:
+    """Make a directory that is neither in /tmp nor closed to others, where that can be had."""
+    base = os.environ.get(GROUND) or ("/run" if IS_ROOT else None)
+    folder = Path(tempfile.mkdtemp(prefix="forgeyard-test-", dir=base))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def usual(**changed: object) -> dict[str, object]:
+    """Set what makes a prison for whoever runs this."""
+    user = {"job_user": USER} if IS_ROOT else {}
+    return {"sandbox": "linux_namespace", **user, **changed}
+
+
+def a_prison(ground: Path, *hidden: Path, **settings: object) -> Prison:
+    """Shut jobs in as configured, or skip the test because this system cannot."""
+    work_dir = prepare_work_dir(str(ground / "agent"), name="x")
+    config = AgentConfig.model_validate(settings)
+    try:
+        found = isolation.establish(config, work_dir, hidden)
+    except InvalidRequest as error:
+        pytest.skip(f"this system cannot do it: {error.message}")
+    return Prison(isolation=found, work_dir=work_dir)
+
+
+@contextmanager
+def rules_undone() -> Iterator[None]:
+    """Take back what keeps the user of jobs from the metadata of clouds."""
+    try:
+        yield
+    finally:
+        account = job_account(USER) if IS_ROOT else None
+        for address in metadata.ADDRESSES if account is not None else ():
+            family, length = ("-6", 128) if ":" in address else ("-4", 32)
+            users = f"{account.uid}-{account.uid}" if account else ""
+            rule = ("to", f"{address}/{length}", "uidrange", users, "pref", metadata.PREFERENCE)
+            with suppress(FileNotFoundError):
+                subprocess.run(
+                    ("ip", family, "rule", "del", *rule, "prohibit"),
+                    env={"PATH": SYSTEM_PATH},
+                    capture_output=True,
+                    check=False,
+                )
+
+
+def as_somebody_ordinary(command: tuple[str, ...]) -> tuple[str, ...]:
+    """Let root run a command as a user without any rights, who can read what it needs.
+
+    Where this interpreter lies in a directory that is closed to others, a mount namespace opens it.
+    """
+    needed = {Path(sys.base_prefix).resolve(), Path(sys.prefix), Path.cwd()}
+    script = ["set -e"]
+    for number, closed in enumerate(sorted({it for path in needed for it in _closed(path)})):
+        inside = [path for path in needed if closed in path.parents]
+        script += [f"mkdir -p /dev/shm/open{number}"]
+        for place, path in enumerate(inside):
+            script += [f"mkdir -p /dev/shm/open{number}/{place}"]
+            script += [f"mount --bind {path} /dev/shm/open{number}/{place}"]
+        script += [f"mount -t tmpfs -o mode=0755 tests {closed}"]
+        for place, path in enumerate(inside):
+            script += [f"mkdir -p {path}", f"mount --bind /dev/shm/open{number}/{place} {path}"]
+    user = ("--reuid", str(ORDINARY), "--regid", str(ORDINARY), "--clear-groups")
+    script += ['exec "$@"']
+    alone = ("unshare", "--mount", "--propagation", "private", "sh", "-c", "\n".join(script), "sh")
+    return (*alone, "setpriv", *user, "--bounding-set=-all", "--inh-caps=-all", *command)
+
+
+def _closed(path: Path) -> list[Path]:
+    """Name the outermost directory above a path that others may not enter, if there is one."""
+    above = reversed(path.parents)
+    return [it for it in above if not it.stat().st_mode & 0o001][:1]
