@@ -128,3 +128,35 @@ def _closed(path: Path) -> list[Path]:
     """Name the outermost directory above a path that others may not enter, if there is one."""
     above = reversed(path.parents)
     return [it for it in above if not it.stat().st_mode & 0o001][:1]
+
+
+@contextmanager
+def a_cloud() -> Iterator[str]:
+    """Set up two network namespaces: in one a metadata service listens, the other reaches it."""
+    host, cloud = f"fyhost{os.getpid()}", f"fycloud{os.getpid()}"
+    inside = ("ip", "netns", "exec")
+    steps = (
+        ("ip", "netns", "add", host),
+        ("ip", "netns", "add", cloud),
+        ("ip", "-n", host, "link", "add", "to0", "type", "veth", "peer", "name", "of0"),
+        ("ip", "-n", host, "link", "set", "of0", "netns", cloud),
+        ("ip", "-n", host, "addr", "add", "169.254.1.1/16", "dev", "to0"),
+        ("ip", "-n", cloud, "addr", "add", "169.254.169.254/16", "dev", "of0"),
+        *(("ip", "-n", host, "link", "set", link, "up") for link in ("lo", "to0")),
+        *(("ip", "-n", cloud, "link", "set", link, "up") for link in ("lo", "of0")),
+    )
+    try:
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                pytest.skip(f"this system has no network namespaces: {done.stderr}")
+        serve = "import socket\nwith socket.create_server(('', 80)) as s:\n while s.accept(): pass"
+        listener = subprocess.Popen((*inside, cloud, sys.executable, "-c", serve))
+        try:
+            yield host
+        finally:
+            listener.kill()
+            listener.wait()
+    finally:
+        for name in (host, cloud):
+            subprocess.run(("ip", "netns", "del", name), capture_output=True, check=False)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -26,7 +27,10 @@ from tests.integration.agent.test_agent_end_to_end import a_job, a_source, an_ag
 
 pytestmark = pytest.mark.integration
 Record = Callable[[str, object], None]
-SYSTEM = "/usr/local/bin:/usr/bin:/bin"
+TOOLS = (
+    *("sh", "sleep", "cat", "cp", "cut", "grep", "head", "id", "ls", "mkdir", "mount", "tail"),
+    "wc",
+)
 GROUP = f"forgeyard-tests-{os.getpid()}"
 
 
@@ -34,7 +38,22 @@ GROUP = f"forgeyard-tests-{os.getpid()}"
 def ground() -> Iterator[Path]:
     """Make a directory for agents."""
     with some_ground() as folder, rules_undone():
+        (folder / "bin").mkdir()
+        for name in TOOLS:
+            found = shutil.which(name)
+            assert found is not None, name
+            (folder / "bin" / name).symlink_to(found)
         yield folder
+
+
+def shut_in(ground: Path, **changed: object) -> dict[str, object]:
+    """Set what shuts jobs in, for whoever runs this."""
+    return usual(**here(ground), **changed)
+
+
+def here(ground: Path) -> dict[str, object]:
+    """Let an agent work where everybody may come, with few tools to ask for their versions."""
+    return {"work_dir": str(ground / "agent"), "path": str(ground / "bin")}
 
 
 @pytest.fixture
@@ -73,8 +92,7 @@ async def test_a_job_that_wants_a_sandbox_and_no_network_goes_where_both_were_sh
     )
     async with an_agent(control, "plain"):
         assert control.schedule() == 0, "it has no sandbox, and says so"
-        shut_in = usual(work_dir=str(ground / "agent"), path=SYSTEM)
-        async with an_agent(control, "strict", **shut_in):
+        async with an_agent(control, "strict", **shut_in(ground)):
             run = await control.follow(run_id)
     assert run["state"] == "succeeded", log_of(control, run_id)
     assert "eth0" not in log_of(control, run_id)
@@ -92,8 +110,7 @@ async def test_a_job_of_another_user_changes_its_sources_and_hands_out_what_it_m
     )
     use = a_job("grep -q more made; echo more >> made", "use", needs=("build",))
     run_id = control.submit(make, use, source=a_source(control.folder))
-    settings = {"job_user": "nobody", "work_dir": str(ground / "agent"), "path": SYSTEM}
-    async with an_agent(control, **settings):
+    async with an_agent(control, job_user="nobody", **here(ground)):
         assert (await control.follow(run_id))["state"] == "succeeded"
         first, _ = control.attempts(run_id)
         assert "nobody\n" in control.log(first["attempt_id"])
@@ -121,6 +138,22 @@ echo searched
 """
 
 
+def served(log_file: Path, arguments: tuple[str, ...]) -> "subprocess.Popen[bytes]":
+    """Start an agent that has a secret in its environment."""
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            (sys.executable, "-c", SERVE, *arguments),
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            env=child_environment(FORGEYARD_TEST_SECRET="canary-in-the-environment"),
+        )
+
+
+def unmount(where: Path) -> None:
+    """Take away what is mounted on the directory that a file names."""
+    subprocess.run(("umount", where.read_text().strip()), check=True)
+
+
 @asynccontextmanager
 async def with_secrets(
     control: Control, ground: Path, **changed: object
@@ -133,17 +166,10 @@ async def with_secrets(
         path.write_text("sesame-open" if place == 0 else "canary-in-a-file")
         path.chmod(0o600)
     work_dir = ground / "agent"
-    config = control.settings(**{"path": SYSTEM, "work_dir": str(work_dir), **changed}).config
-    with (control.folder / "agent.log").open("ab") as log:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-c", SERVE, control.url, config.model_dump_json()),
-                *(str(private[0]), str(private[1].parent), str(private[2])),
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            env=child_environment(FORGEYARD_TEST_SECRET="canary-in-the-environment"),
-        )
+    config = control.settings(**{**here(ground), **changed}).config
+    hidden = (private[0], private[1].parent, private[2])
+    arguments = (control.url, config.model_dump_json(), *map(str, hidden))
+    process = served(control.folder / "agent.log", arguments)
     try:
         await control.registered()
         await asyncio.to_thread((work_dir / "identity").write_text, "canary-in-the-work-directory")
@@ -209,14 +235,12 @@ async def test_a_job_that_takes_too_much_memory_ends_alone_and_says_so(
     control: Control, ground: Path
 ) -> None:
     greedy = a_job(
-        "echo begun; head -c 300000000 /dev/zero | tail | wc -c",
+        "echo begun; head -c 300000000 /dev/zero | tail > /dev/null",
         resources=some_resources(memory=32 * MIB),
     )
     modest = a_job("while [ ! -e /tmp/enough ]; do sleep 0.1; done", "modest")
     with a_group() as name:
-        settings = usual(
-            work_dir=str(ground / "agent"), path=SYSTEM, cgroup=name, memory_limit_percent=100
-        )
+        settings = shut_in(ground, cgroup=name, memory_limit_percent=100)
         async with an_agent(control, **settings) as agent:
             other = control.submit(modest)
             await control.until_running(other)
@@ -237,10 +261,9 @@ async def test_a_host_that_cannot_be_reset_takes_no_further_job_until_it_is(
     control: Control, ground: Path
 ) -> None:
     """Prove the second half of S3."""
-    work_dir = ground / "agent"
     stuck = "mkdir stuck; mount -t tmpfs left stuck; echo $FORGEYARD_WORKSPACE/stuck > {}"
     where = control.folder / "stuck"
-    settings = {"work_dir": str(work_dir), "path": "/usr/sbin:" + SYSTEM}
+    settings = here(ground)
     try:
         async with an_agent(control, **settings):
             assert (await control.follow(control.submit(a_job(stuck.format(where)))))[
@@ -258,6 +281,6 @@ async def test_a_host_that_cannot_be_reset_takes_no_further_job_until_it_is(
             await eventually(lambda: bool(control.rows(tables.runners, state="unhealthy")))
             assert control.schedule() == 0, "starting anew does not help as long as it is there"
     finally:
-        subprocess.run(("umount", where.read_text().strip()), check=True)
+        unmount(where)
     async with an_agent(control, **settings):
         assert (await control.follow(waiting))["state"] == "succeeded"
