@@ -87,14 +87,13 @@ class Confinement:
         return ("sh", "-c", "\n".join((*script, 'exec "$@"')), "sh")
 
     def _limit(self) -> tuple[str, ...]:
-        soft, hard = (
-            MOST_FILES if it == resource.RLIM_INFINITY else min(it, MOST_FILES)
-            for it in resource.getrlimit(resource.RLIMIT_NOFILE)
-        )
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)
+        soft, hard = (_at_most(MOST_FILES, limit) for limit in files)
+        most = _at_most(self.processes, resource.getrlimit(resource.RLIMIT_NPROC)[1])
         # The kernel counts by user: where that is the agent's own, its namespace tells them apart.
         is_counted = self.account is not None or self.has_namespaces
-        most = (f"--nproc={self.processes}",) if is_counted else ()
-        return ("prlimit", "--core=0", f"--nofile={soft}:{hard}", *most)
+        count = (f"--nproc={most}",) if is_counted else ()
+        return ("prlimit", "--core=0", f"--nofile={soft}:{hard}", *count)
 
     def _unshare(self, folders: Folders, network: NetworkMode) -> tuple[str, ...]:
         own = () if self.agent.is_root else ("--user", "--map-root-user")
@@ -170,6 +169,11 @@ def exports(env: Mapping[str, str]) -> bytes:
         if name not in _OF_THE_SHELL:
             lines.append(f"export {name}={quote(value)}\n")
     return os.fsencode("".join(lines))
+
+
+def _at_most(wanted: int, granted: int) -> int:
+    """Ask for no more than was granted to the agent itself."""
+    return wanted if granted == resource.RLIM_INFINITY else min(wanted, granted)
 
 
 def _hide(path: str) -> str:

@@ -244,8 +244,9 @@ class Work:
     def _remove(self) -> None:
         """Remove processes first, then files, then the memory of both; blocking."""
         mark, quarantine = f"{MARK}={self.held.lease_id}", self._shop.health.quarantine
-        kill_marked(mark)
-        if proctable.carriers(mark) or not (self._cell is None or self._cell.close()):
+        # Whoever was there to be killed may be there still.
+        stay = kill_marked(mark) > 0 and bool(proctable.carriers(mark))
+        if stay or not (self._cell is None or self._cell.close()):
             quarantine(f"processes of job {self._spec.name!r} do not end")
         if not self._folders.remove():
             quarantine(f"the workspace of job {self._spec.name!r} cannot be removed")

@@ -39,6 +39,8 @@ from tests.integration.agent.test_steps import a_yard
 
 pytestmark = pytest.mark.integration
 Record = Callable[[str, object], None]
+BOTH = ("test_isolation.py", "test_isolation_end_to_end.py")
+"""What an ordinary user tries as well."""
 root_only = pytest.mark.skipif(not IS_ROOT, reason="only root may run a job as another user")
 
 
@@ -317,9 +319,10 @@ def test_everything_here_holds_for_an_ordinary_user_too(record_property: Record)
         pytest.skip("this run is an ordinary user's")
     with some_ground() as home:
         os.chown(home, ORDINARY, ORDINARY)
+        here = Path(__file__).parent.relative_to(Path.cwd())
         command = (
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs"),
-            *(f"--basetemp={home}/tmp", str(Path(__file__).relative_to(Path.cwd()))),
+            *(f"--basetemp={home}/tmp", *(str(here / name) for name in BOTH)),
         )
         done = subprocess.run(
             as_somebody_ordinary(command),

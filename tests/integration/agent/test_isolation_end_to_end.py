@@ -248,7 +248,7 @@ async def test_a_job_that_takes_too_much_memory_ends_alone_and_says_so(
             assert (await control.follow(run_id))["state"] == "failed"
             (attempt,) = control.attempts(run_id)
             assert attempt["failure_class"] == "out_of_memory", log_of(control, run_id)
-            assert "more than 32Mi" in str(attempt["message"])
+            assert "more than 32 MiB" in str(attempt["message"])
             assert control.run(other)["state"] == "running"
             control.cancel(other)
             assert (await control.follow(other))["state"] == "cancelled"
