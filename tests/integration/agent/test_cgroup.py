@@ -11,7 +11,7 @@ import pytest
 from forgeyard.agent.cgroup import ControlGroups, find
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.ids import LeaseId
-from tests.integration.agent.prison import IS_ROOT
+from tests.integration.agent.prison import need_control_groups
 
 pytestmark = pytest.mark.integration
 NAME = f"forgeyard-group-{os.getpid()}"
@@ -21,10 +21,8 @@ LEASE = LeaseId("lea1")
 @contextmanager
 def real_groups() -> Iterator[ControlGroups]:
     """Make a control group of this system's, or skip the test."""
-    try:
-        groups = find(NAME)
-    except InvalidRequest as error:
-        pytest.skip(f"this system cannot do it: {error.message}")
+    need_control_groups()
+    groups = find(NAME)
     assert groups is not None
     try:
         yield groups
@@ -33,7 +31,6 @@ def real_groups() -> Iterator[ControlGroups]:
             base.rmdir()
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="no control group is this user's to write")
 def test_whatever_is_in_a_group_ends_when_the_group_is_removed() -> None:
     with real_groups() as groups:
         group = groups.of(LEASE)

@@ -21,7 +21,13 @@ from forgeyard.store import overview, tables
 from forgeyard.store.engine import read
 from tests.builders import some_resources
 from tests.integration.agent.control import Control, a_control
-from tests.integration.agent.prison import IS_ROOT, rules_undone, some_ground, usual
+from tests.integration.agent.prison import (
+    IS_ROOT,
+    need_control_groups,
+    rules_undone,
+    some_ground,
+    usual,
+)
 from tests.integration.agent.scripts import eventually
 from tests.integration.agent.test_agent_end_to_end import a_job, a_source, an_agent, ended
 
@@ -221,6 +227,7 @@ async def test_the_same_job_finds_everything_where_nothing_was_configured(
 @contextmanager
 def a_group() -> Iterator[str]:
     """Name a control group for agents of tests, and take it away afterwards."""
+    need_control_groups()
     try:
         yield GROUP
     finally:
@@ -230,7 +237,6 @@ def a_group() -> Iterator[str]:
                 folder.rmdir()
 
 
-@pytest.mark.skipif(not IS_ROOT, reason="no control group is this user's to write")
 async def test_a_job_that_takes_too_much_memory_ends_alone_and_says_so(
     control: Control, ground: Path
 ) -> None:

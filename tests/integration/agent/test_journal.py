@@ -159,3 +159,12 @@ def test_directories_that_a_job_made_read_only_are_removed_all_the_same(tmp_path
 def test_a_lease_id_that_is_no_plain_name_makes_no_directory(tmp_path: Path, lease_id: str) -> None:
     with pytest.raises(ValueError, match="lease id"):
         folders_of(tmp_path, LeaseId(lease_id))
+
+
+def test_nobody_else_may_read_a_journal_or_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").touch(mode=0o644)
+    with Journal(tmp_path) as journal:
+        journal.keep_mark("mark")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert {"journal.db", "journal.db-wal", "lock"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
