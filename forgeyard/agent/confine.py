@@ -162,7 +162,7 @@ def exports(env: Mapping[str, str]) -> bytes:
     Raises:
         ValueError: a name is not one that a shell knows, or something holds a NUL.
     """
-    lines = []
+    lines: list[str] = []
     for name, value in env.items():
         if not (name.isascii() and name.isidentifier()) or "\0" in value:
             raise ValueError(f"not a variable: {name!r}")
