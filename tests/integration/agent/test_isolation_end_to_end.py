@@ -90,7 +90,7 @@ async def test_a_job_that_wants_a_sandbox_and_no_network_goes_where_both_were_sh
 ) -> None:
     run_id = control.submit(
         wanting(
-            "cat file > kept; cut -d: -f1 /proc/net/dev; id -un",
+            "cat file > kept; cut -d: -f1 /proc/net/dev; id -u",
             sandbox=SandboxKind.LINUX_NAMESPACE,
             network=NetworkMode.DENIED,
         ),
