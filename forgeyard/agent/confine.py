@@ -118,7 +118,7 @@ class Confinement:
                 f"cd {root}",
                 *(_hide(quote(str(path))) for path in self.hidden),
                 "mount -t tmpfs -o mode=1777 forgeyard /dev/shm",
-                f"for it in /tmp /var/tmp; do {bind} ./tmp $it; done",
+                f"for it in /tmp /var/tmp; do [ ! -d $it ] || {bind} ./tmp $it; done",
                 f"mkdir -p {root}",
                 f"{bind} . {root}",
                 *(("ip link set lo up",) if is_cut_off else ()),
