@@ -217,6 +217,16 @@ class AgentConfig(Group):
     local_cache: str = "1Gi"
     """How much disk may hold archives that jobs have used here, for the next ones; 0 for none."""
     drain_timeout_s: float = Field(default=600.0, ge=0)
+    job_user: str = Field(default="", max_length=64)
+    """Whom jobs run as, where the agent runs as root; empty means as the agent does."""
+    sandbox: Literal["none", "auto", "linux_namespace"] = "none"
+    """What jobs are shut in; `auto` takes namespaces where the system has them."""
+    cgroup: str = Field(default="", max_length=512)
+    """The control group in which every job gets its own; `own` is the agent's."""
+    memory_limit_percent: int = Field(default=0, ge=0, le=1_000)
+    """How much of the memory that a job asks for it may use at most; 0 for no limit."""
+    max_processes: int = Field(default=4_096, ge=64, le=4_194_304)
+    """How many processes and threads a job that is shut in may have."""
 
 
 class ToolchainConfig(Group):
@@ -330,6 +340,12 @@ class ClientConfig(BaseSettings):
     """With commas between, if it has several; empty means the system of the data directory."""
     token: str = Field(default="", repr=False)
     token_file: str = ""
+
+
+def private_places(found: Config) -> tuple[Path, ...]:
+    """List what holds secrets of the processes on this host: data directory, settings, token."""
+    files = (os.environ.get("FORGEYARD_CONFIG"), load_client().token_file)
+    return (found.data_dir.absolute(), *(Path(file).absolute() for file in files if file))
 
 
 PREFIX = "FORGEYARD_"

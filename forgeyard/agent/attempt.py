@@ -92,6 +92,11 @@ class Attempt:
         problem = await self._held.watch(self._altered(), until=until)
         if problem:
             return ending.failed(FailureClass.TOOLCHAIN_UNAVAILABLE, problem)
+        if self._bench.cell is not None:
+            try:
+                await self._transfers.in_thread(self._bench.cell.open)
+            except OSError as error:
+                return ending.failed(FailureClass.SANDBOX_SETUP, f"it cannot be shut in: {error}")
         self._running_since = await self._reports.progress(Phase.RUNNING, until=until)
         return None
 

@@ -6,6 +6,7 @@ from forgeyard.agent.lease import StopReason
 from forgeyard.agent.steps import StepRun
 from forgeyard.model.job import FailureClass
 from forgeyard.model.protocol import Outcome, TestCounts
+from forgeyard.model.units import Bytes, Rounding, bytes_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,10 @@ def of_step(run: StepRun, *, shell: str) -> Ending | None:
         return failed(FailureClass.SANDBOX_SETUP, run.problem)
     if code == 0:
         return None
+    if run.memory:
+        limit = bytes_text(Bytes(run.memory), rounding=Rounding.REQUEST)
+        message = f"step {name!r} ({shell}) was out of memory: more than {limit} is not allowed"
+        return failed(FailureClass.OUT_OF_MEMORY, message, exit_code=code)
     how = f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
     return failed(FailureClass.USER_COMMAND, f"step {name!r} ({shell}) {how}", exit_code=code)
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from forgeyard.agent.asking import ask, parse_version
+from forgeyard.agent.isolation import NOTHING, Isolation
 from forgeyard.config import AgentConfig
 from forgeyard.model.equipment import (
     MAX_CPU_FEATURES,
@@ -21,10 +22,8 @@ from forgeyard.model.equipment import (
     GpuSharing,
     GpuVendor,
     IsolationClass,
-    NetworkMode,
     Provenance,
     Runtime,
-    SandboxKind,
 )
 from forgeyard.model.units import MIB, Bytes, Rounding, parse_bytes
 
@@ -49,7 +48,7 @@ _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z-]{1,100}")
 _COMPUTE_CAPABILITY = re.compile(r"\d+(?:\.\d+)?")
 
 
-async def equipment(config: AgentConfig) -> Equipment:
+async def equipment(config: AgentConfig, isolation: Isolation = NOTHING) -> Equipment:
     """Describe what this host has, and how this agent runs jobs.
 
     Raises:
@@ -60,8 +59,8 @@ async def equipment(config: AgentConfig) -> Equipment:
     return Equipment(
         cpu_features=cpu_features(),
         runtimes=found,
-        sandboxes=(SandboxKind.NONE,),
-        network_modes=(NetworkMode.HOST,),
+        sandboxes=isolation.sandboxes,
+        network_modes=isolation.networks,
         isolation=(IsolationClass.PROCESS,),
         devices=tuple(configured_devices(config)),
         gpus=granted or gpus,

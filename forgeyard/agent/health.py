@@ -13,6 +13,7 @@ from forgeyard.model.runner import RunnerHealth
 DEGRADED_FROM = 2
 UNHEALTHY_FROM = 5
 FORGOTTEN_AFTER_S = 600.0
+MOST_REASON = 300
 OWN_FAILURES = frozenset(
     {
         FailureClass.SANDBOX_SETUP,
@@ -30,6 +31,12 @@ class Health:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._failures: deque[tuple[float, FailureClass]] = deque(maxlen=UNHEALTHY_FROM)
+        self.quarantined = ""
+        """Why nothing may run here until the agent was started anew; empty if all may."""
+
+    def quarantine(self, reason: str) -> None:
+        """Take no job any more: what one left behind, the next would meet (FOP-013)."""
+        self.quarantined = self.quarantined or f"quarantined: {reason}"[:MOST_REASON]
 
     def ended(self, failure: FailureClass | None) -> None:
         """Take in how an attempt ended; `None` is a success, a job's own failure says nothing."""
@@ -40,6 +47,8 @@ class Health:
 
     def now(self) -> tuple[RunnerHealth, str]:
         """Tell how well this host is, and why it is not."""
+        if self.quarantined:
+            return RunnerHealth.UNHEALTHY, self.quarantined
         since = self._clock() - FORGOTTEN_AFTER_S
         while self._failures and self._failures[0][0] < since:
             self._failures.popleft()

@@ -5,6 +5,7 @@ work directory would kill each other's jobs.
 """
 
 import fcntl
+import os
 import sqlite3
 import threading
 from collections.abc import Generator
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from forgeyard.agent.process import GroupId
 from forgeyard.errors import Conflict, Corrupt, Unavailable
@@ -58,7 +59,7 @@ class Journal:
             Conflict: another agent uses this work directory.
             Corrupt: the file is not a journal.
         """
-        self._lock_file = (work_dir / "lock").open("wb")
+        self._lock_file = _private(work_dir / "lock")
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -70,6 +71,8 @@ class Journal:
                 allowed="a directory of its own for every agent",
             ) from None
         self._mutex = threading.Lock()
+        # Made first, for the database and the files beside it take its mode.
+        _private(work_dir / "journal.db").close()
         self._database = sqlite3.connect(
             work_dir / "journal.db", isolation_level=None, check_same_thread=False
         )
@@ -169,6 +172,13 @@ class Journal:
                     yield self._database
             except sqlite3.OperationalError as error:
                 raise Unavailable(f"the agent's journal cannot be written: {error}") from error
+
+
+def _private(path: Path) -> BinaryIO:
+    """Open a file for writing that nobody else may read, and leave what is in it."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return os.fdopen(descriptor, "wb")
 
 
 def _groups(database: sqlite3.Connection, lease_id: str) -> tuple[GroupId, ...]:

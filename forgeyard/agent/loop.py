@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,13 @@ from typing import TypeVar
 import structlog
 
 from forgeyard import clock, entropy
-from forgeyard.agent import enrolling, probe, secrets, workspace
+from forgeyard.agent import enrolling, isolation, probe, secrets, workspace
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.credentials import Wallet
 from forgeyard.agent.enrolling import Invitation, Keeper
 from forgeyard.agent.health import Health
+from forgeyard.agent.isolation import Isolation
 from forgeyard.agent.journal import Journal
 from forgeyard.agent.lease import Clock
 from forgeyard.agent.process import kill_marked, kill_recorded
@@ -34,6 +36,7 @@ from forgeyard.agent.work import Shop
 from forgeyard.config import AgentConfig, LimitsConfig
 from forgeyard.errors import Conflict, InvalidRequest, StaleRejected, Unavailable
 from forgeyard.model.enrolment import Admission
+from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import Register, Registered
 
 T = TypeVar("T")
@@ -58,6 +61,8 @@ class AgentSettings:
     enrol_token: str = field(default="", repr=False)
     """What `forgeyard runner invite` gave; worth nothing once there is a certificate."""
     ca_pin: str = ""
+    private: tuple[Path, ...] = ()
+    """Files and directories of this host that no job that is shut in is to see."""
 
 
 async def run_agent(settings: AgentSettings, stop: asyncio.Event | None = None) -> int:
@@ -173,7 +178,12 @@ class Agent:
     async def _run_with(self, client: AgentClient, work_dir: Path) -> None:
         """Work until drained."""
         with Journal(work_dir) as journal:
-            await asyncio.to_thread(clear_leftovers, journal, work_dir)
+            health = Health(self._clock)
+            cleared = await asyncio.to_thread(clear_leftovers, journal, work_dir, health)
+            shut_in = await asyncio.to_thread(
+                isolation.establish, self._config, work_dir, self._settings.private
+            )
+            await asyncio.to_thread(end_groups, cleared, shut_in, health)
             shelf = Shelf(work_dir / SHELF, limit=probe.local_cache(self._config))
             await asyncio.to_thread(shelf.open)
             shop = Shop(
@@ -181,7 +191,8 @@ class Agent:
                 journal=journal,
                 sampler=Sampler(),
                 shelf=shelf,
-                health=Health(self._clock),
+                health=health,
+                isolation=shut_in,
                 config=self._config,
                 limits=self._settings.limits,
                 work_dir=work_dir,
@@ -215,7 +226,10 @@ class Agent:
         try:
             while not self._wishes.drain.is_set():
                 registration = await probe.registration(
-                    self._config, shop.work_dir, await asyncio.to_thread(shop.shelf.summary)
+                    self._config,
+                    shop.work_dir,
+                    await asyncio.to_thread(shop.shelf.summary),
+                    isolation=shop.isolation,
                 )
                 registered = await self._register(shop.client, registration)
                 if registered is None:
@@ -268,11 +282,24 @@ class Agent:
                 await self._wishes.drain.wait()
 
 
-def clear_leftovers(journal: Journal, work_dir: Path) -> None:
-    """Kill and remove what an earlier agent left behind when it died; blocking."""
-    for leftover in journal.leftovers():
+def clear_leftovers(journal: Journal, work_dir: Path, health: Health) -> list[LeaseId]:
+    """Kill and remove what an earlier agent left behind when it died; blocking.
+
+    Returns the leases of which there was anything. What stays puts this host into quarantine.
+    """
+    leftovers = journal.leftovers()
+    for leftover in leftovers:
         killed = sum(kill_recorded(group) for group in leftover.groups)
         strays = kill_marked(f"{MARK}={leftover.lease_id}")
         _log.warning("leftover cleared", lease=leftover.lease_id, groups=killed, strays=strays)
         journal.ended(leftover.lease_id, now=clock.now())
-    workspace.remove_all(work_dir)
+    for folder in workspace.remove_all(work_dir):
+        health.quarantine(f"what an earlier job left in {folder} cannot be removed")
+    return [leftover.lease_id for leftover in leftovers]
+
+
+def end_groups(leases: Sequence[LeaseId], shut_in: Isolation, health: Health) -> None:
+    """End what an earlier agent left in the control groups of its jobs; blocking."""
+    for group in (shut_in.group(lease) for lease in leases):
+        if group is not None and not group.remove():
+            health.quarantine(f"processes of an earlier job in {group.folders[0]} do not end")

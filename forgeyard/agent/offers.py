@@ -26,6 +26,8 @@ class Situation:
     """What the host knows when an offer comes in."""
 
     draining: bool
+    quarantined: str
+    """Why nothing may run here any more; empty if it may."""
     free_slots: int
     pressure: ResourcePressure
     free_disk: int
@@ -64,6 +66,7 @@ def refusal(
 def _reasons(spec: JobSpec, situation: Situation) -> tuple[tuple[RejectReason, str], ...]:
     return (
         (RejectReason.DRAINING, "the agent is draining" if situation.draining else ""),
+        (RejectReason.INTERNAL_PREPARATION_FAILURE, situation.quarantined),
         (RejectReason.UNSUPPORTED_SPEC, _unknown_shells(spec, situation)),
         (RejectReason.LOCAL_POLICY, _missing_secrets(spec, situation)),
         (RejectReason.CAPABILITY_CHANGED, _missing_toolchains(spec, situation)),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from forgeyard.agent import host, toolchains
 from forgeyard.agent.equipment import equipment
+from forgeyard.agent.isolation import NOTHING, Isolation
 from forgeyard.config import AgentConfig
 from forgeyard.model.capability import (
     REPORT_VERSION,
@@ -46,14 +47,18 @@ _PROVENANCE = {
 
 
 async def registration(
-    config: AgentConfig, work_dir: Path, held: Holdings = NOTHING_HELD
+    config: AgentConfig,
+    work_dir: Path,
+    held: Holdings = NOTHING_HELD,
+    *,
+    isolation: Isolation = NOTHING,
 ) -> Register:
     """Describe this host to the server, and what it has at hand.
 
     Raises:
         InvalidQuantity: naming the setting, when an amount in it cannot be read.
     """
-    found = await report(config, work_dir, kept=sum(held.objects.values()))
+    found = await report(config, work_dir, kept=sum(held.objects.values()), isolation=isolation)
     return Register(
         runner_name=config.name or socket.gethostname(),
         capabilities=found.capabilities,
@@ -65,7 +70,9 @@ async def registration(
     )
 
 
-async def report(config: AgentConfig, work_dir: Path, *, kept: int = 0) -> Report:
+async def report(
+    config: AgentConfig, work_dir: Path, *, kept: int = 0, isolation: Isolation = NOTHING
+) -> Report:
     """Look at this host; `kept` are the bytes that the local cache takes of its disk already.
 
     The whole local cache counts as kept back, so that what jobs may have does not hang on how full
@@ -77,7 +84,7 @@ async def report(config: AgentConfig, work_dir: Path, *, kept: int = 0) -> Repor
     cache = Resources(disk=local_cache(config))
     total = await asyncio.to_thread(host.resources, work_dir, slots=config.jobs)
     return Report(
-        capabilities=await capabilities(config),
+        capabilities=await capabilities(config, isolation),
         total=total.plus(Resources(disk=Bytes(kept))),
         headroom=headroom(config).plus(cache),
     )
@@ -98,9 +105,9 @@ def local_cache(config: AgentConfig) -> Bytes:
     return parse_bytes(config.local_cache, field="agent.local_cache", rounding=Rounding.CAPACITY)
 
 
-async def capabilities(config: AgentConfig) -> Capabilities:
+async def capabilities(config: AgentConfig, isolation: Isolation = NOTHING) -> Capabilities:
     """Find out what this host offers to jobs."""
-    offered, has = await asyncio.gather(toolchains.offered(config), equipment(config))
+    offered, has = await asyncio.gather(toolchains.offered(config), equipment(config, isolation))
     return Capabilities(
         platform=_PLATFORMS.get(platform.system()),
         os_version=os_version(),

@@ -12,8 +12,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +33,8 @@ class Command:
     argv: tuple[str, ...]
     cwd: Path
     env: Mapping[str, str] = field(repr=False)
+    feed: bytes = field(default=b"", repr=False)
+    """What it reads from its standard input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,16 +133,29 @@ def start(command: Command, *, output: int) -> ProcessGroup:
         OSError: there is no such program or directory, or the arguments are too long.
         ValueError: an argument or variable holds a NUL.
     """
-    popen = subprocess.Popen(
-        command.argv,
-        cwd=command.cwd,
-        env=dict(command.env),
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    with _feeding(command.feed) as stdin:
+        popen = subprocess.Popen(
+            command.argv,
+            cwd=command.cwd,
+            env=dict(command.env),
+            stdin=stdin,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
     return ProcessGroup(popen, loop=asyncio.get_running_loop())
+
+
+@contextmanager
+def _feeding(feed: bytes) -> Generator[int]:
+    """Lay something out to be read, in memory only."""
+    if not feed:
+        yield subprocess.DEVNULL
+        return
+    with os.fdopen(os.memfd_create("feed"), "wb+") as file:
+        file.write(feed)
+        file.seek(0)
+        yield file.fileno()
 
 
 def send(group: int, number: signal.Signals) -> None:

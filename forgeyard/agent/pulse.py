@@ -46,7 +46,9 @@ class Pulse:
         What is free of a disk tells its size only while no job fills it.
         """
         config, kept = self._shop.config, await asyncio.to_thread(lambda: self._shop.shelf.size)
-        found = await probe.report(config, self._shop.work_dir, kept=kept)
+        found = await probe.report(
+            config, self._shop.work_dir, kept=kept, isolation=self._shop.isolation
+        )
         total = self.report.total
         if is_idle and is_significant(total, found.total):
             total = found.total

@@ -170,6 +170,8 @@ class Session:
             await work.run()
         finally:
             del self._works[work.held.lease_id]
+            if self._shop.health.quarantined:
+                self._news.set()
 
     async def _turn_down(self, offer: Offer, refused: Refusal) -> None:
         """Say no once; if it is not heard, the offer comes again."""
@@ -186,6 +188,7 @@ class Session:
         taken = sum(work.slots for work in list(self._works.values()) if not work.is_over)
         return Situation(
             draining=self._told_to_drain or self._wishes.drain.is_set(),
+            quarantined=self._shop.health.quarantined,
             free_slots=config.jobs - taken,
             pressure=self._pulse.pressure,
             free_disk=host.disk(self._shop.work_dir).left,

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from forgeyard.agent.cell import Cell
 from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.logs import LogStream
 from forgeyard.agent.offers import SHELLS
@@ -42,6 +43,8 @@ class Bench:
     accepted: float
     """When the attempt was accepted, by the clock of the lease."""
     kill_after: float = KILL_AFTER_S
+    cell: Cell | None = None
+    """What the steps are shut in, if anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,8 @@ class StepRun:
     result: StepResult
     stopped: StopReason | None = None
     problem: str = ""
+    memory: int = 0
+    """The limit for whose sake a process of it was killed; 0 if none was."""
 
 
 def environment(
@@ -118,12 +123,23 @@ async def run_step(step: Step, bench: Bench, *, until: float) -> StepRun:
         raise
     finally:
         os.close(speaking)
+    was_killed = _no if bench.cell is None else bench.cell.watch_memory()
     end, stopped = await _attend(group, step, bench, until=until, listening=listening)
     wall = Millis(round((bench.held.clock() - begun) * 1000))
+    is_ours = stopped is None and bench.cell is not None and not bench.cell.was_reached
     return StepRun(
-        result=StepResult(name=step.name, exit_code=end.code, wall=wall, began=began),
+        result=StepResult(
+            name=step.name, exit_code=None if is_ours else end.code, wall=wall, began=began
+        ),
         stopped=stopped,
+        problem=f"step {step.name!r} could not be shut in" if is_ours else "",
+        memory=bench.cell.memory if bench.cell is not None and was_killed() else 0,
     )
+
+
+def _no() -> bool:
+    """Nobody kills for want of memory where nobody limits it."""
+    return False
 
 
 def _start(step: Step, bench: Bench, *, output: int, until: float) -> ProcessGroup:
@@ -131,6 +147,10 @@ def _start(step: Step, bench: Bench, *, output: int, until: float) -> ProcessGro
     command = Command(
         argv=(*SHELLS[step.shell], step.run), cwd=bench.folders.workspace, env=bench.env
     )
+    if bench.cell is not None:
+        command = bench.cell.around(command)
+        # Else nobody but the agent could open what /dev/stdout leads to.
+        bench.cell.hand_over(output)
     bench.held.check(until=until)
     return start(command, output=output)
 

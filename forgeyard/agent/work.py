@@ -12,11 +12,12 @@ from pathlib import Path
 
 import structlog
 
-from forgeyard.agent import ending, secrets, toolchains, visible
+from forgeyard.agent import ending, proctable, secrets, toolchains, visible
 from forgeyard.agent.attempt import Attempt
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.ending import Ending
 from forgeyard.agent.health import Health
+from forgeyard.agent.isolation import Isolation
 from forgeyard.agent.journal import Journal
 from forgeyard.agent.lease import Clock, HeldLease, Interrupted
 from forgeyard.agent.logs import LogStream
@@ -49,6 +50,7 @@ class Shop:
     sampler: Sampler
     shelf: Shelf
     health: Health
+    isolation: Isolation
     config: AgentConfig
     limits: LimitsConfig
     work_dir: Path
@@ -95,6 +97,7 @@ class Work:
         """Nothing runs any more, though its files may still be there."""
         self._spec = held.offer.spec
         self._folders = folders_of(shop.work_dir, held.lease_id)
+        self._cell = shop.isolation.cell(self._spec, self._folders, held.lease_id)
         self._meter = Meter()
         self._reports = Reports(shop.client, held, longest_back_off=longest_back_off, rng=shop.rng)
         self._transfers = Transfers(
@@ -204,6 +207,7 @@ class Work:
             started=self._remember,
             accepted=accepted,
             kill_after=self._shop.kill_after,
+            cell=self._cell,
         )
 
     def _remember(self, group: GroupId) -> None:
@@ -229,15 +233,21 @@ class Work:
         self._log.info("attempt reported", outcome=said.outcome.value, verdict=verdict.value)
 
     async def _clean_up(self) -> None:
-        """Leave nothing behind; what cannot be removed now, the next start of the agent will."""
+        """Leave nothing behind; where something stays, nothing more may run on this host."""
         await self._transfers.settle()
         try:
             await asyncio.to_thread(self._remove)
-        except Exception:
+        except Exception as error:
             self._log.exception("not everything was cleaned up")
+            self._shop.health.quarantine(f"cleaning up failed: {error}")
 
     def _remove(self) -> None:
         """Remove processes first, then files, then the memory of both; blocking."""
-        kill_marked(f"{MARK}={self.held.lease_id}")
-        self._folders.remove()
+        mark, quarantine = f"{MARK}={self.held.lease_id}", self._shop.health.quarantine
+        # Whoever was there to be killed may be there still.
+        stay = kill_marked(mark) > 0 and bool(proctable.carriers(mark))
+        if stay or not (self._cell is None or self._cell.close()):
+            quarantine(f"processes of job {self._spec.name!r} do not end")
+        if not self._folders.remove():
+            quarantine(f"the workspace of job {self._spec.name!r} cannot be removed")
         self._shop.journal.ended(self.held.lease_id, now=self._shop.now())

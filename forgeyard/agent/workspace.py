@@ -54,13 +54,16 @@ class Folders:
         for folder in (self.workspace, self.home, self.tmp, self.transfer):
             folder.mkdir(mode=_PRIVATE)
 
-    def remove(self) -> None:
-        """Remove everything, also what a job made read-only; say so if something stays."""
+    def remove(self) -> bool:
+        """Remove everything, also what a job made read-only; tell whether nothing stays."""
         if not self.root.exists():
-            return
-        shutil.rmtree(self.root, onerror=_insist)
-        if self.root.exists():
+            return True
+        # Root needs nobody's leave, and must follow no path that a process of the job may swap.
+        shutil.rmtree(self.root, onerror=_leave if os.geteuid() == 0 else _insist)
+        is_gone = not self.root.exists()
+        if not is_gone:
             _log.warning("workspace not removed", folder=str(self.root))
+        return is_gone
 
 
 def prepare_work_dir(configured: str, *, name: str) -> Path:
@@ -96,13 +99,19 @@ def folders_of(work_dir: Path, lease_id: LeaseId) -> Folders:
     return Folders(root=jobs_dir(work_dir) / lease_id)
 
 
-def remove_all(work_dir: Path) -> None:
-    """Remove whatever attempts of earlier agents left behind."""
+def remove_all(work_dir: Path) -> list[Path]:
+    """Remove whatever attempts of earlier agents left behind; return what stays."""
+    stays: list[Path] = []
     for entry in jobs_dir(work_dir).iterdir():
-        if entry.is_dir() and not entry.is_symlink():
-            Folders(root=entry).remove()
-        else:
+        if not entry.is_dir() or entry.is_symlink():
             entry.unlink()
+        elif not Folders(root=entry).remove():
+            stays.append(entry)
+    return stays
+
+
+def _leave(_function: Callable[..., object], _path: str, _failure: object) -> None:
+    """Go on with the rest; whoever asked looks whether anything stays."""
 
 
 def _insist(function: Callable[..., object], path: str, _failure: object) -> None:

@@ -181,7 +181,9 @@ def check_database(config: Config) -> dict[str, str]:
     return {"revision": str(migrate.current(engine)), "release": str(migrate.newest())}
 
 
-def agent(config: Config, end: Endpoint, invited: tuple[str, str] | None) -> int:
+def agent(
+    config: Config, end: Endpoint, invited: tuple[str, str] | None, private: tuple[Path, ...]
+) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
     from forgeyard.agent.loop import AgentSettings, serve
 
@@ -194,6 +196,7 @@ def agent(config: Config, end: Endpoint, invited: tuple[str, str] | None) -> int
             limits=config.limits,
             enrol_token=token,
             ca_pin=pin,
+            private=private,
         )
     )
 

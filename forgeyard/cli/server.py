@@ -247,7 +247,9 @@ def agent(
     else:
         end = _endpoint(found, join, token, token_file)
     invited = _invited(enrol_token_file, ca_pin)
-    raise typer.Exit(processes.agent(found, end, invited))
+    given_files = (one.absolute() for one in (token_file, enrol_token_file) if one is not None)
+    private = (*config.private_places(found), *given_files)
+    raise typer.Exit(processes.agent(found, end, invited, private))
 
 
 def _invited(enrol_token_file: Path | None, ca_pin: str) -> tuple[str, str] | None:

@@ -23,6 +23,8 @@ class FailureClass(StrEnum):
     TOOLCHAIN_UNAVAILABLE = "toolchain_unavailable"
     TIMEOUT = "timeout"
     CANCELLED = "cancelled"
+    OUT_OF_MEMORY = "out_of_memory"
+    """The job took more memory than it may have on its runner."""
     POLICY = "policy"
     INTERNAL = "internal"
     PREEMPTED = "preempted"

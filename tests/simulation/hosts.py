@@ -263,6 +263,7 @@ class Host:
     def _situation(self) -> Situation:
         return Situation(
             draining=self._is_told_to_drain or self._is_leaving,
+            quarantined="",
             free_slots=SLOTS - sum(work.slots for work in self.works.values()),
             pressure=self._pressure,
             free_disk=20 * GIB,

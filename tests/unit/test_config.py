@@ -123,3 +123,14 @@ def test_equipment_that_cannot_be_is_refused_by_its_setting(
     with pytest.raises(InvalidRequest) as refused:
         config.load(agent=agent)
     assert refused.value.field == field
+
+
+def test_whatever_holds_secrets_of_this_hosts_processes_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "forgeyard.toml"
+    file.write_text(f'data_dir = "{tmp_path}/data"')
+    monkeypatch.setenv("FORGEYARD_CONFIG", str(file))
+    monkeypatch.setenv("FORGEYARD_TOKEN_FILE", str(tmp_path / "token"))
+    places = {tmp_path / "data", file, tmp_path / "token"}
+    assert set(config.private_places(config.load())) == places

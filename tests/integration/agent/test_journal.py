@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from forgeyard.agent.health import Health
 from forgeyard.agent.journal import REMEMBER, Journal, Leftover
 from forgeyard.agent.loop import clear_leftovers
 from forgeyard.agent.process import GroupId
@@ -16,6 +17,7 @@ from forgeyard.agent.workspace import Folders, folders_of, prepare_work_dir
 from forgeyard.errors import Conflict, Corrupt
 from forgeyard.model.ids import LeaseId
 from tests.integration.agent.scripts import eventually, is_alive, number_in, running
+from tests.unit.agent.deals import Watch
 
 pytestmark = pytest.mark.integration
 NOW = datetime(2026, 11, 29, tzinfo=UTC)
@@ -121,7 +123,7 @@ async def test_a_leftover_is_killed_and_its_files_are_removed(tmp_path: Path) ->
                 await number_in(tmp_path / "leader"),
                 await number_in(tmp_path / "daemon"),
             )
-            await asyncio.to_thread(clear_leftovers, journal, work_dir)
+            await asyncio.to_thread(clear_leftovers, journal, work_dir, Health(Watch()))
             await eventually(lambda: not is_alive(leader) and not is_alive(daemon))
         assert journal.leftovers() == ()
         assert journal.knows(LEASE)
@@ -134,7 +136,7 @@ async def test_a_process_that_was_started_but_never_recorded_is_found_too(tmp_pa
         journal.take(LEASE, now=NOW)
         async with running("echo $$ > leader; sleep 60", tmp_path, FORGEYARD_LEASE_ID=LEASE):
             leader = await number_in(tmp_path / "leader")
-            await asyncio.to_thread(clear_leftovers, journal, work_dir)
+            await asyncio.to_thread(clear_leftovers, journal, work_dir, Health(Watch()))
             await eventually(lambda: not is_alive(leader))
 
 
@@ -157,3 +159,12 @@ def test_directories_that_a_job_made_read_only_are_removed_all_the_same(tmp_path
 def test_a_lease_id_that_is_no_plain_name_makes_no_directory(tmp_path: Path, lease_id: str) -> None:
     with pytest.raises(ValueError, match="lease id"):
         folders_of(tmp_path, LeaseId(lease_id))
+
+
+def test_nobody_else_may_read_a_journal_or_what_lies_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "journal.db").touch(mode=0o644)
+    with Journal(tmp_path) as journal:
+        journal.keep_mark("mark")
+        modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}
+    assert {"journal.db", "journal.db-wal", "lock"} <= modes.keys()
+    assert set(modes.values()) == {0o600}

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from forgeyard.agent.cell import Cell
 from forgeyard.agent.lease import Interrupted, StopReason
 from forgeyard.agent.logs import LogChunk, LogStream
 from forgeyard.agent.masking import Masker
@@ -64,16 +65,20 @@ class RealTime(Watch):
 
 
 @asynccontextmanager
-async def a_yard(folder: Path, *, secret: str = "", limit: int = 2**22) -> AsyncIterator[Yard]:
-    """Set up a bench with a lease that holds for an hour."""
+async def a_yard(
+    folder: Path, *, secret: str = "", limit: int = 2**22, cell: Cell | None = None
+) -> AsyncIterator[Yard]:
+    """Set up a bench with a lease that holds for an hour; a cell brings its own directories."""
     watch = RealTime(0.0)
     held = a_held_lease(
         watch,
         spec=a_job_spec(env={"GREETING": "hi"}, secrets=("SECRET",) if secret else ()),
     )
     held.acknowledged(sent_at=watch(), ttl=Millis(3_600_000))
-    folders = Folders(root=folder / "job")
+    folders = Folders(root=folder / "job") if cell is None else cell.folders
     folders.make()
+    if cell is not None:
+        cell.open()
     chunks: list[LogChunk] = []
     started: list[GroupId] = []
     answers = asyncio.Event()
@@ -97,6 +102,7 @@ async def a_yard(folder: Path, *, secret: str = "", limit: int = 2**22) -> Async
         sampler=Sampler(),
         started=started.append,
         kill_after=0.5,
+        cell=cell,
     )
     yard = Yard(
         bench=bench,

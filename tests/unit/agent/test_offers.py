@@ -19,6 +19,7 @@ def a_situation(**changed: object) -> Situation:
     """Describe a host with room for anything."""
     situation = Situation(
         draining=False,
+        quarantined="",
         free_slots=2,
         pressure=ResourcePressure.NORMAL,
         free_disk=10 * GIB,
