@@ -10,9 +10,11 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware import Middleware
 
 from forgeyard import clock
 from forgeyard.api import (
+    auditing,
     blobs,
     checkup,
     health,
@@ -28,8 +30,10 @@ from forgeyard.api import (
     scheduler,
     scopes,
     store,
+    tokens,
 )
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
+from forgeyard.api.callers import CallerBook, CallerGate, demand_declared
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.requests import BodyLimit, RequestIds
 from forgeyard.api.transfers import Uploads
@@ -37,6 +41,12 @@ from forgeyard.api.turnstile import Turnstile
 from forgeyard.model.ids import new_id
 
 STREAMS: Final = (re.compile(r"/v1/blobs/[^/]+"),)
+ROUTERS: Final = (
+    *(runs.router, logs.router, outputs.router, blobs.router),
+    *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
+    *(policy.router, metrics.router, scopes.router, scopes.order_router),
+    *(store.router, tokens.router, tokens.self_router, auditing.router),
+)
 
 
 class Application(FastAPI):
@@ -50,23 +60,23 @@ class Application(FastAPI):
 
 
 def assemble() -> FastAPI:
-    """Put the public routes together."""
+    """Put the public routes together; each of them says which permission it takes."""
+    demand_declared(ROUTERS)
     return routes_only(
         "Forgeyard",
         "Submit runs and follow them.",
-        (
-            *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
-            *(policy.router, metrics.router, scopes.router, scopes.order_router),
-            store.router,
-        ),
+        ROUTERS,
         open_routers=(health.router, runs.schema_router),
     )
 
 
 def create_app(deps: ApiDependencies) -> FastAPI:
     """Make the public API."""
-    return furnish(assemble(), deps, streams=STREAMS)
+    callers = CallerBook(deps.engine, host_token=deps.token)
+    gate = Middleware(CallerGate, book=callers, open_paths=OPEN_PATHS)
+    app = furnish(assemble(), deps, streams=STREAMS, gate=gate)
+    app.state.callers = callers
+    return app
 
 
 def routes_only(
@@ -97,15 +107,23 @@ def routes_only(
 
 
 def furnish(
-    app: FastAPI, deps: ApiDependencies, *, streams: Collection[re.Pattern[str]]
+    app: FastAPI,
+    deps: ApiDependencies,
+    *,
+    streams: Collection[re.Pattern[str]],
+    gate: Middleware | None = None,
 ) -> FastAPI:
-    """Give an application what its routes work with, and what stands before them."""
+    """Give an application what its routes work with, and what stands before them.
+
+    The gate is one for the token of the data directory alone, unless another is given.
+    """
+    gate = gate or Middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
     app.state.dependencies = deps
     app.state.uploads = Uploads()
     # The last added stands outermost.
     app.add_middleware(Turnstile, at_once=deps.config.api.at_once, streams=streams)
     app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
-    app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
+    app.add_middleware(gate.cls, *gate.args, **gate.kwargs)
     app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))
     return app
 

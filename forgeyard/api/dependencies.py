@@ -15,6 +15,7 @@ from forgeyard.api.keepalive import Keepalive
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.config import Config
+from forgeyard.model.caller import Caller
 from forgeyard.model.injection import Injection
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import engine as database
@@ -56,6 +57,13 @@ class ApiDependencies:
     def change(self) -> Generator[sa.Connection]:
         """Open a write transaction, and have its events relayed once it is committed."""
         with database.write(self.engine) as connection:
+            yield connection
+        self.kick()
+
+    @contextmanager
+    def change_for(self, caller: Caller) -> Generator[sa.Connection]:
+        """Do so for somebody whose token the audit trail is to name."""
+        with database.write(self.engine, principal=caller.name) as connection:
             yield connection
         self.kick()
 

@@ -30,6 +30,7 @@ from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.heads import HeadKeeper
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
@@ -156,6 +157,7 @@ class _Process:
         self._client = client
         self._blobs = FileBlobStore(config.blob_dir())
         self._blob_problem: str | None = UNKNOWN
+        self._heads = HeadKeeper(engine, config.audit_heads())
         self._rng = entropy.system()
         self.figures = StoreFigures(engine, config.partition)
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
@@ -236,6 +238,7 @@ class _Process:
         try:
             await asyncio.to_thread(self._write_beat)
             await asyncio.to_thread(self._report_blobs)
+            await asyncio.to_thread(self._heads.work)
         except Exception as error:
             # No beat, no expiries: the right thing while the store is away.
             _log.warning("renewal beat failed: %s", error)

@@ -63,11 +63,15 @@ class ScopeView:
     used: Usage
 
 
-def list_scopes(connection: sa.Connection) -> tuple[ScopeView, ...]:
-    """List every scope by its path, the root first."""
+def list_scopes(connection: sa.Connection, *, tenant: str | None = None) -> tuple[ScopeView, ...]:
+    """List every scope by its path, the root first; where one is named, a tenant's alone."""
     rows, used = by_path(connection), scopes.usage(connection)
     ordered = sorted(rows, key=lambda path: (path != EVERYTHING, path.startswith(POOL), path))
-    return tuple(_view(path, rows[path], used) for path in ordered)
+    return tuple(
+        _view(path, rows[path], used)
+        for path in ordered
+        if tenant is None or path.split("/")[0] == tenant
+    )
 
 
 def by_path(connection: sa.Connection) -> dict[str, Row]:
@@ -118,6 +122,24 @@ def queue_of(connection: sa.Connection, path: str | None) -> tuple[str, str, str
         project["scope_id"],
         queue["scope_id"],
     )
+
+
+def queue_for(
+    connection: sa.Connection, path: str | None, *, tenant_id: str | None
+) -> tuple[str, str, str, str]:
+    """Find a queue for somebody whom a tenant may bound: the others' are as if there were none.
+
+    Raises:
+        NotFound: no queue of theirs has this path; near ones are named.
+    """
+    if tenant_id is None:
+        return queue_of(connection, path)
+    known, wanted = by_path(connection), path or DEFAULT_QUEUE
+    (tenant,) = (name for name, row in known.items() if row["scope_id"] == tenant_id)
+    if wanted.split("/")[0] != tenant:
+        theirs = {name: row for name, row in known.items() if name.split("/")[0] == tenant}
+        raise _missing("queue", wanted, {x: y for x, y in theirs.items() if y["kind"] == "queue"})
+    return queue_of(connection, wanted)
 
 
 def path_of(connection: sa.Connection, scope_ids: Collection[str]) -> str:
@@ -245,6 +267,9 @@ def _find(connection: sa.Connection, path: str) -> Row:
 
 
 def _missing(what: str, path: str, known: Mapping[str, Row]) -> NotFound:
+    # Whoever knows a tenant need not be of another one.
+    beside = [name for name in known if name.split("/")[0] == path.split("/")[0]]
+    known = {name: known[name] for name in beside} or known
     near = difflib.get_close_matches(path, known, n=_NEAR, cutoff=0.5)
     return NotFound(
         f"there is no {what} {path!r}",

@@ -1,0 +1,213 @@
+"""S7: who may do what, on every route there is; the list of them is the application's own."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
+
+from forgeyard.api import app as public_app
+from forgeyard.api.auth import OPEN_PATHS
+from forgeyard.api.callers import Anybody, declared, demand_declared, needs
+from forgeyard.errors import Corrupt
+from forgeyard.model.permission import EVERYTHING, INSIDE_A_TENANT, Permission
+from tests.callers import a_queue, a_token, expire, revoke
+from tests.integration.api.house import House, a_document, client_of, digest_of
+
+pytestmark = pytest.mark.integration
+OURS, THEIRS = "acme/core/web/main", "umbra/core/web/main"
+BECAUSE = {"reason": "for a test"}
+BODIES: Mapping[str, Mapping[str, object]] = {
+    "POST /v1/runs": {"document": a_document(), "queue": OURS},
+    "POST /v1/runs:check": {"document": a_document(), "queue": OURS},
+    "POST /v1/jobs/{job_id}:reprioritise": {**BECAUSE, "adjustment": 1},
+    "POST /v1/runs/{run_id}:reprioritise": {**BECAUSE, "adjustment": 1},
+    "PUT /v1/scopes/{path:path}": {**BECAUSE, "expected_version": 1},
+    "POST /v1/scopes/{path:path}:pause": BECAUSE,
+    "POST /v1/scopes/{path:path}:resume": BECAUSE,
+    "POST /v1/policy:check": {"document": {}},
+    "PUT /v1/policy": {**BECAUSE, "document": {}, "expected_version": 0},
+    "POST /v1/pools": {**BECAUSE, "name": "mac"},
+    "PUT /v1/pools/{name}": BECAUSE,
+    "POST /v1/pools/{name}:drain": BECAUSE,
+    "POST /v1/pools/{name}:undrain": BECAUSE,
+    "POST /v1/pools/{name}:assign": {**BECAUSE, "runner": "runner-1"},
+    "POST /v1/pools/{name}/maintenance": {**BECAUSE, "starts_at": 1, "ends_at": 2},
+    "POST /v1/pools/maintenance/{window_id}:cancel": BECAUSE,
+    "POST /v1/runners/{name}:set-state": {**BECAUSE, "state": "unhealthy"},
+    "POST /v1/store/hold": BECAUSE,
+    "POST /v1/store/confirm": BECAUSE,
+    "POST /v1/tokens": {**BECAUSE, "principal": "x", "role": "viewer", "lifetime_ms": 60_000},
+    "POST /v1/tokens/{token_id}:revoke": BECAUSE,
+}
+"""What routes want to hear that take no empty body."""
+OF_NOBODY = {"GET /v1/runs", "GET /v1/scopes", "GET /v1/whoami"}
+"""What a caller of any tenant may ask, and is told its own part of."""
+
+
+def _routes() -> Iterator[tuple[str, str, APIRoute]]:
+    """List every route of the public application: what it is called, its method, and itself."""
+    waiting: list[object] = list(public_app.assemble().routes)
+    while waiting:
+        route = waiting.pop()
+        router = getattr(route, "original_router", None)
+        if router is not None:
+            waiting += router.routes
+        elif isinstance(route, APIRoute):
+            for method in sorted(route.methods):
+                yield f"{method} {route.path}", method, route
+
+
+ROUTES = sorted(_routes(), key=lambda one: one[0])
+SHUT = [one for one in ROUTES if one[2].path not in OPEN_PATHS]
+SOURCE = b"somebody's sources"
+
+
+class Callers:
+    """One client for each sort of caller, and a run, a job and a source of a tenant."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.run_id = self.job_id = ""
+
+    async def settle(self) -> None:
+        engine = self.house.engine
+        for queue in (OURS, THEIRS):
+            a_queue(engine, queue)
+        digest = digest_of(SOURCE)
+        owner = a_token(engine, *INSIDE_A_TENANT, tenant="acme")
+        async with client_of(self.house.public, owner) as client:
+            assert (await client.put(f"/v1/blobs/{digest}", content=SOURCE)).status_code == 201
+            body = {"document": a_document(), "queue": OURS, "source_digest": digest}
+            run = (await client.post("/v1/runs", json=body)).json()
+        self.run_id, self.job_id = run["run_id"], run["jobs"][0]["job_id"]
+
+    async def ask(self, token: str | None, what: str, method: str, path: str) -> httpx.Response:
+        """Ask what a route is for, about what belongs to the first tenant."""
+        named = {
+            "run_id": self.run_id,
+            "job_id": self.job_id,
+            "digest": digest_of(SOURCE),
+            "path:path": OURS,
+            "token_id": "fya_01JABCDEFGHJKMNPQRSTVWXYZ0",
+            "grouping": "tenant",
+        }
+        target = re.sub(r"\{([^}]+)\}", lambda found: named.get(found[1], "build"), path)
+        body = BODIES.get(what)
+        async with client_of(self.house.public, token) as client:
+            if body is None:
+                return await client.request(method, target)
+            return await client.request(method, target, json=body)
+
+
+@pytest.fixture
+async def callers(sqlite_house: House) -> Callers:
+    found = Callers(sqlite_house)
+    await found.settle()
+    return found
+
+
+async def test_nobody_gets_in_without_a_good_token(callers: Callers) -> None:
+    """S7: no token, one that never was, an expired and a revoked one, on every route."""
+    engine = callers.house.engine
+    expired, revoked = (a_token(engine, *EVERYTHING) for _ in range(2))
+    expire(engine, expired)
+    revoke(engine, revoked)
+    unknown = f"{revoked[:-1]}{'x' if revoked[-1] != 'x' else 'y'}"
+    assert len(SHUT) > 40
+    for what, method, route in SHUT:
+        for token in (None, "nothing", unknown, expired, revoked):
+            answer = await callers.ask(token, what, method, route.path)
+            assert answer.status_code == 401, (what, token)
+
+
+async def test_every_permission_but_the_needed_one_is_not_enough(callers: Callers) -> None:
+    """S7: 403, on every route, whatever it would say of the rest of the request."""
+    engine = callers.house.engine
+    lacking = {one: a_token(engine, *(EVERYTHING - {one})) for one in EVERYTHING}
+    for what, method, route in SHUT:
+        (needed,) = declared(route)
+        if needed is None:
+            assert what == "GET /v1/whoami", "only this one may be open to whoever is somebody"
+            continue
+        answer = await callers.ask(lacking[needed], what, method, route.path)
+        assert answer.status_code == 403, what
+        if method != "HEAD":
+            assert answer.json()["value"] == needed
+
+
+async def test_what_a_route_needs_is_enough(callers: Callers) -> None:
+    """A permission alone opens its routes: none of them asks for another one, or for none."""
+    engine = callers.house.engine
+    having = {one: a_token(engine, one) for one in EVERYTHING}
+    for what, method, route in SHUT:
+        (needed,) = declared(route)
+        if needed is not None:
+            answer = await callers.ask(having[needed], what, method, route.path)
+            assert answer.status_code not in (401, 403), (what, answer.text)
+
+
+async def test_what_is_another_tenants_is_not_there(callers: Callers) -> None:
+    """404 for what belongs to somebody else, 403 for what belongs to no tenant; never a hint."""
+    stranger = a_token(callers.house.engine, *INSIDE_A_TENANT, tenant="umbra")
+    for what, method, route in SHUT:
+        answer = await callers.ask(stranger, what, method, route.path)
+        (needed,) = declared(route)
+        if what == "PUT /v1/blobs/{digest}":
+            continue  # whoever sends the bytes has them; the next test is about that
+        if what in OF_NOBODY:
+            assert answer.status_code == 200, what
+            assert callers.run_id not in answer.text
+            assert "acme" not in answer.text
+        elif needed in INSIDE_A_TENANT:
+            assert answer.status_code == 404, (what, answer.status_code, answer.text)
+            # What was asked for may be repeated, and nothing else is told.
+            told = answer.text.replace(OURS, "").replace(callers.run_id, "")
+            assert "acme" not in told, (what, told)
+        else:
+            assert answer.status_code == 403, what
+
+
+async def test_the_owner_finds_what_the_stranger_does_not(callers: Callers) -> None:
+    """The 404s above are no misspelt paths: to its own tenant each of them is there."""
+    owner = a_token(callers.house.engine, *INSIDE_A_TENANT, tenant="acme")
+    for what, method, route in SHUT:
+        if declared(route)[0] in INSIDE_A_TENANT and "/{job}/{name}" not in route.path:
+            answer = await callers.ask(owner, what, method, route.path)
+            assert answer.status_code not in (401, 403, 404), (what, answer.text)
+
+
+def test_a_route_that_declares_no_permission_keeps_the_application_from_starting() -> None:
+    router = APIRouter()
+
+    @router.get("/v1/forgotten", dependencies=[Depends(lambda: None)])
+    def forgotten() -> None: ...
+
+    with pytest.raises(Corrupt, match="forgotten"):
+        demand_declared([router])
+
+
+def test_a_route_that_declares_two_things_keeps_the_application_from_starting() -> None:
+    router = APIRouter()
+
+    @router.get("/v1/twice", dependencies=[needs(Permission.RUN_READ)])
+    def twice(_who: Anybody) -> None: ...
+
+    with pytest.raises(Corrupt, match="twice"):
+        demand_declared([router])
+
+
+def test_every_route_declares_what_it_needs_and_the_open_ones_are_listed() -> None:
+    undeclared = {route.path for _, _, route in ROUTES if not declared(route)}
+    assert undeclared == OPEN_PATHS
+
+
+async def test_the_documents_of_the_api_are_for_whoever_is_somebody(callers: Callers) -> None:
+    """S7: what the framework adds by itself is behind the gate as well."""
+    public: FastAPI = callers.house.public
+    async with client_of(public, a_token(callers.house.engine, Permission.RUN_READ)) as client:
+        assert (await client.get("/openapi.json")).status_code == 200
+    async with client_of(public, "nothing") as client:
+        assert (await client.get("/openapi.json")).status_code == 401
