@@ -142,6 +142,8 @@ def set_policy(
         action="policy.set",
         target=f"policy {version}",
         detail=f"{digest}: {reason}",
+        before=before.digest,
+        after=digest,
         now=now,
     )
     changes.wake_all_waiting(connection, reason=f"policy {version} is in force")

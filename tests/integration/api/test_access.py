@@ -1,18 +1,17 @@
 """S7: who may do what, on every route there is; the list of them is the application's own."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import httpx
 import pytest
 from fastapi import APIRouter, Depends, FastAPI
-from fastapi.routing import APIRoute
 
-from forgeyard.api import app as public_app
 from forgeyard.api.auth import OPEN_PATHS
 from forgeyard.api.callers import Anybody, declared, demand_declared, needs
 from forgeyard.errors import Corrupt
 from forgeyard.model.permission import EVERYTHING, INSIDE_A_TENANT, Permission
+from tests import access_page
 from tests.callers import a_queue, a_token, expire, revoke
 from tests.integration.api.house import House, a_document, client_of, digest_of
 
@@ -47,20 +46,7 @@ OF_NOBODY = {"GET /v1/runs", "GET /v1/scopes", "GET /v1/whoami"}
 """What a caller of any tenant may ask, and is told its own part of."""
 
 
-def _routes() -> Iterator[tuple[str, str, APIRoute]]:
-    """List every route of the public application: what it is called, its method, and itself."""
-    waiting: list[object] = list(public_app.assemble().routes)
-    while waiting:
-        route = waiting.pop()
-        router = getattr(route, "original_router", None)
-        if router is not None:
-            waiting += router.routes
-        elif isinstance(route, APIRoute):
-            for method in sorted(route.methods):
-                yield f"{method} {route.path}", method, route
-
-
-ROUTES = sorted(_routes(), key=lambda one: one[0])
+ROUTES = access_page.routes()
 SHUT = [one for one in ROUTES if one[2].path not in OPEN_PATHS]
 SOURCE = b"somebody's sources"
 
@@ -211,3 +197,7 @@ async def test_the_documents_of_the_api_are_for_whoever_is_somebody(callers: Cal
         assert (await client.get("/openapi.json")).status_code == 200
     async with client_of(public, "nothing") as client:
         assert (await client.get("/openapi.json")).status_code == 401
+
+
+def test_the_page_about_access_is_current() -> None:
+    assert access_page.main(["--check"]) == 0, "run python -m tests.access_page"
