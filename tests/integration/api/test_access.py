@@ -5,14 +5,17 @@ from collections.abc import Mapping
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from fastapi import APIRouter, Depends, FastAPI
 
 from forgeyard.api.auth import OPEN_PATHS
 from forgeyard.api.callers import Anybody, declared, demand_declared, needs
 from forgeyard.errors import Corrupt
 from forgeyard.model.permission import EVERYTHING, INSIDE_A_TENANT, Permission
+from forgeyard.store import tables
+from forgeyard.store.engine import read
 from tests import access_page
-from tests.callers import a_queue, a_token, expire, revoke
+from tests.callers import a_queue, a_token, expire, id_of, revoke
 from tests.integration.api.house import House, a_document, client_of, digest_of
 
 pytestmark = pytest.mark.integration
@@ -27,21 +30,40 @@ BODIES: Mapping[str, Mapping[str, object]] = {
     "POST /v1/scopes/{path:path}:pause": BECAUSE,
     "POST /v1/scopes/{path:path}:resume": BECAUSE,
     "POST /v1/policy:check": {"document": {}},
-    "PUT /v1/policy": {**BECAUSE, "document": {}, "expected_version": 0},
+    "PUT /v1/policy": {**BECAUSE, "document": {"batch": 5}, "expected_version": 0},
     "POST /v1/pools": {**BECAUSE, "name": "mac"},
     "PUT /v1/pools/{name}": BECAUSE,
     "POST /v1/pools/{name}:drain": BECAUSE,
     "POST /v1/pools/{name}:undrain": BECAUSE,
     "POST /v1/pools/{name}:assign": {**BECAUSE, "runner": "runner-1"},
-    "POST /v1/pools/{name}/maintenance": {**BECAUSE, "starts_at": 1, "ends_at": 2},
+    "POST /v1/pools/{name}/maintenance": {
+        **BECAUSE,
+        "starts_at": 4_102_444_800_000,
+        "ends_at": 4_102_448_400_000,
+    },
     "POST /v1/pools/maintenance/{window_id}:cancel": BECAUSE,
     "POST /v1/runners/{name}:set-state": {**BECAUSE, "state": "unhealthy"},
     "POST /v1/store/hold": BECAUSE,
     "POST /v1/store/confirm": BECAUSE,
-    "POST /v1/tokens": {**BECAUSE, "principal": "x", "role": "viewer", "lifetime_ms": 60_000},
+    "POST /v1/tokens": {
+        **BECAUSE,
+        "principal": "x",
+        "permissions": ["token.manage"],
+        "lifetime_ms": 60_000,
+    },
     "POST /v1/tokens/{token_id}:revoke": BECAUSE,
 }
 """What routes want to hear that take no empty body."""
+UNRECORDED = {
+    *("HEAD /v1/blobs/{digest}", "PUT /v1/blobs/{digest}", "POST /v1/runs", "POST /v1/runs:check"),
+    *("POST /v1/runs/{run_id}:rerun-failed", "POST /v1/policy:check", "POST /v1/audit:verify"),
+}
+"""Requests that are no GET and change nothing that others rely on; a run is a record of itself."""
+FUTILE = {"POST /v1/pools/maintenance/{window_id}:cancel"}
+"""What finds nothing to do here; the tests of its noun see its line in the trail."""
+EARLY = ("PUT", "POST /v1/jobs", ":reprioritise", "{name}:cancel")
+LATE = ("hold", "confirm")
+"""In which order routes are tried, so that one leaves the next something to do."""
 OF_NOBODY = {"GET /v1/runs", "GET /v1/scopes", "GET /v1/whoami"}
 """What a caller of any tenant may ask, and is told its own part of."""
 
@@ -51,12 +73,17 @@ SHUT = [one for one in ROUTES if one[2].path not in OPEN_PATHS]
 SOURCE = b"somebody's sources"
 
 
+def _turn(what: str) -> int:
+    early = next((turn for turn, part in enumerate(EARLY) if part in what), len(EARLY))
+    return early + sum(1 + turn for turn, part in enumerate(LATE) if part in what)
+
+
 class Callers:
     """One client for each sort of caller, and a run, a job and a source of a tenant."""
 
     def __init__(self, house: House) -> None:
         self.house = house
-        self.run_id = self.job_id = ""
+        self.run_id = self.job_id = self.token_id = ""
 
     async def settle(self) -> None:
         engine = self.house.engine
@@ -66,9 +93,12 @@ class Callers:
         owner = a_token(engine, *INSIDE_A_TENANT, tenant="acme")
         async with client_of(self.house.public, owner) as client:
             assert (await client.put(f"/v1/blobs/{digest}", content=SOURCE)).status_code == 201
-            body = {"document": a_document(), "queue": OURS, "source_digest": digest}
+            document = a_document(build={}, test={})
+            body = {"document": document, "queue": OURS, "source_digest": digest}
             run = (await client.post("/v1/runs", json=body)).json()
         self.run_id, self.job_id = run["run_id"], run["jobs"][0]["job_id"]
+        self.token_id = id_of(a_token(engine, Permission.RUN_READ))
+        await self.house.register("runner-1")
 
     async def ask(self, token: str | None, what: str, method: str, path: str) -> httpx.Response:
         """Ask what a route is for, about what belongs to the first tenant."""
@@ -77,8 +107,9 @@ class Callers:
             "job_id": self.job_id,
             "digest": digest_of(SOURCE),
             "path:path": OURS,
-            "token_id": "fya_01JABCDEFGHJKMNPQRSTVWXYZ0",
+            "token_id": self.token_id,
             "grouping": "tenant",
+            "name": {"pools": "default", "runners": "runner-1"}.get(path.split("/")[2], "build"),
         }
         target = re.sub(r"\{([^}]+)\}", lambda found: named.get(found[1], "build"), path)
         body = BODIES.get(what)
@@ -124,15 +155,37 @@ async def test_every_permission_but_the_needed_one_is_not_enough(callers: Caller
             assert answer.json()["value"] == needed
 
 
-async def test_what_a_route_needs_is_enough(callers: Callers) -> None:
-    """A permission alone opens its routes: none of them asks for another one, or for none."""
+async def test_what_a_route_needs_is_enough_and_what_it_changes_is_on_record(
+    callers: Callers,
+) -> None:
+    """A permission alone opens its routes; whatever they change says whose token changed it."""
     engine = callers.house.engine
-    having = {one: a_token(engine, one) for one in EVERYTHING}
-    for what, method, route in SHUT:
+    having = {one: a_token(engine, one, principal=one) for one in EVERYTHING}
+    futile = set[str]()
+    for what, method, route in sorted(SHUT, key=lambda one: _turn(one[0])):
         (needed,) = declared(route)
-        if needed is not None:
-            answer = await callers.ask(having[needed], what, method, route.path)
-            assert answer.status_code not in (401, 403), (what, answer.text)
+        if needed is None:
+            continue
+        before = _principals(callers.house)
+        answer = await callers.ask(having[needed], what, method, route.path)
+        assert answer.status_code not in (401, 403), (what, answer.text)
+        if method == "GET" or what in UNRECORDED:
+            continue
+        if not answer.is_success:
+            futile.add(what)
+            continue
+        added = _principals(callers.house)[len(before) :]
+        assert added, f"{what} left no line in the audit trail"
+        assert set(added) == {f"user:{needed}"}, (what, added)
+    assert futile == FUTILE
+
+
+def _principals(house: House) -> list[str]:
+    """Tell whose token each line of the audit trail names."""
+    audit = tables.audit
+    with read(house.engine) as connection:
+        query = sa.select(audit.c.principal).order_by(audit.c.audit_id)
+        return list(connection.execute(query).scalars())
 
 
 async def test_what_is_another_tenants_is_not_there(callers: Callers) -> None:

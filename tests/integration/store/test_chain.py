@@ -10,6 +10,7 @@ from sqlalchemy import exc
 from forgeyard.store import chain, changes, tables
 from forgeyard.store.chain import FaultKind, Head, Verified
 from forgeyard.store.engine import read, write
+from tests.unguarded import unguarded
 
 pytestmark = pytest.mark.integration
 LINES = 12
@@ -46,13 +47,7 @@ def verified(engine: sa.Engine, *kept: Head) -> Verified:
 
 def tamper(engine: sa.Engine, *statements: str) -> None:
     """Do what an owner of the database can who first takes the triggers away."""
-    with engine.connect() as connection, connection.begin():
-        if engine.dialect.name == "postgresql":
-            connection.execute(sa.text("SET LOCAL session_replication_role = replica"))
-        else:
-            query = "SELECT name FROM sqlite_master WHERE type = 'trigger'"
-            for name in connection.execute(sa.text(query)).scalars().all():
-                connection.execute(sa.text(f"DROP TRIGGER {name}"))
+    with write(engine) as connection, unguarded(connection):
         for statement in statements:
             connection.execute(sa.text(statement))
 
