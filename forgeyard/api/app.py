@@ -5,12 +5,12 @@ needs; `create_app` adds what they work with and what stands before them.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from forgeyard import clock
 from forgeyard.api import (
@@ -73,7 +73,10 @@ def assemble() -> FastAPI:
 def create_app(deps: ApiDependencies) -> FastAPI:
     """Make the public API."""
     callers = CallerBook(deps.engine, host_token=deps.token)
-    gate = Middleware(CallerGate, book=callers, open_paths=OPEN_PATHS)
+
+    def gate(inner: ASGIApp) -> ASGIApp:
+        return CallerGate(inner, book=callers, open_paths=OPEN_PATHS)
+
     app = furnish(assemble(), deps, streams=STREAMS, gate=gate)
     app.state.callers = callers
     return app
@@ -111,19 +114,21 @@ def furnish(
     deps: ApiDependencies,
     *,
     streams: Collection[re.Pattern[str]],
-    gate: Middleware | None = None,
+    gate: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> FastAPI:
     """Give an application what its routes work with, and what stands before them.
 
     The gate is one for the token of the data directory alone, unless another is given.
     """
-    gate = gate or Middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
     app.state.dependencies = deps
     app.state.uploads = Uploads()
     # The last added stands outermost.
     app.add_middleware(Turnstile, at_once=deps.config.api.at_once, streams=streams)
     app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
-    app.add_middleware(gate.cls, *gate.args, **gate.kwargs)
+    if gate is None:
+        app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
+    else:
+        app.add_middleware(gate)
     app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))
     return app
 

@@ -135,7 +135,7 @@ class Needs:
 
 def needs(permission: Permission) -> Dependency:
     """Declare the permission that a route takes, among its `dependencies`."""
-    return Depends(Needs(permission))
+    return Dependency(Needs(permission))
 
 
 RunReader = Annotated[Caller, needs(Permission.RUN_READ)]

@@ -84,7 +84,7 @@ class Reprioritise(Because):
 def list_scopes(deps: Deps, who: ScopeReader) -> tuple[ScopeView, ...]:
     """List every scope with its shares, its limits and what its jobs hold; a tenant's, its own."""
     with read(deps.engine) as connection:
-        return shares.list_scopes(connection, tenant=who.tenant and who.tenant.name)
+        return shares.list_scopes(connection, tenant=who.tenant_name)
 
 
 @router.get("/{path:path}")

@@ -100,7 +100,7 @@ def whoami(who: Anybody) -> WhoAmI:
     return WhoAmI(
         principal=who.principal,
         kind=who.kind,
-        tenant=None if who.tenant is None else who.tenant.name,
+        tenant=who.tenant_name,
         token_id=who.token_id,
         expires_at=who.expires_at,
         grants=tuple(sorted(who.permissions)),

@@ -12,7 +12,7 @@ import typer
 from forgeyard.cli import output
 from forgeyard.cli.client import shaped
 from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect
-from forgeyard.errors import InvalidFile, NotFound
+from forgeyard.errors import Corrupt, InvalidFile, NotFound
 
 app = typer.Typer(no_args_is_help=True, help="Read the audit trail, and verify it.")
 API_AUDIT: Final = "/v1/audit"
@@ -190,7 +190,7 @@ def _heads(given: str) -> list[dict[str, object]]:
 def _head(line: str, file: str, number: int) -> dict[str, object]:
     try:
         found = shaped(Head, json.loads(line))
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, Corrupt):
         raise InvalidFile(
             f"{file}:{number}: not a head", field="head", file=file, line=number
         ) from None

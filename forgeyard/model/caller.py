@@ -44,6 +44,11 @@ class Caller:
         """Tell whose runs alone the caller may see; None: everybody's."""
         return None if self.tenant is None else self.tenant.tenant_id
 
+    @property
+    def tenant_name(self) -> str | None:
+        """Tell what that tenant is called."""
+        return None if self.tenant is None else self.tenant.name
+
     def demand(self, permission: Permission) -> None:
         """Insist on a permission.
 

@@ -123,8 +123,7 @@ def set_policy(
             value=expected_version,
             allowed=f"{before.version}, once you have read that policy",
         )
-    version = _next_version(connection)
-    now = database_now(connection)
+    version, now = _next_version(connection), database_now(connection)
     row = {
         "version": version,
         "digest": digest,

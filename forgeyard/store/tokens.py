@@ -169,7 +169,7 @@ def show(connection: sa.Connection, token_id: str) -> TokenView:
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(f"no token {token_id!a}", field="token_id", value=ascii(token_id))
-    return _view(row, now=database_now(connection))
+    return _view(dict(row), now=database_now(connection))
 
 
 def list_tokens(connection: sa.Connection, *, ended: bool) -> tuple[TokenView, ...]:
@@ -178,7 +178,7 @@ def list_tokens(connection: sa.Connection, *, ended: bool) -> tuple[TokenView, .
     live = _is_live(now)
     query = _query().where(~live if ended else live)
     query = query.order_by(_tokens.c.token_id.desc()).limit(MOST_LISTED)
-    return tuple(_view(row, now=now) for row in connection.execute(query).mappings())
+    return tuple(_view(dict(row), now=now) for row in connection.execute(query).mappings())
 
 
 def revoke(connection: sa.Connection, token_id: str, *, intent: Intent) -> TokenView:
@@ -204,9 +204,10 @@ def look_up(connection: sa.Connection, token: str) -> Found | None:
     if shape is None:
         return None
     token_id, secret = shape.groups()
-    row = connection.execute(_LOOK_UP, {"own_id": token_id}).mappings().one_or_none()
-    if row is None or not hmac.compare_digest(row["secret_digest"], _digest(secret)):
+    found = connection.execute(_LOOK_UP, {"own_id": token_id}).mappings().one_or_none()
+    if found is None or not hmac.compare_digest(found["secret_digest"], _digest(secret)):
         return None
+    row: Row = dict(found)
     now = database_now(connection)
     tenant = _tenant(row)
     if row["revoked_at"] is not None or row["expires_at"] <= now or tenant == _GONE:
