@@ -61,6 +61,7 @@ UNRECORDED = {
 """Requests that are no GET and change nothing that others rely on; a run is a record of itself."""
 FUTILE = {"POST /v1/pools/maintenance/{window_id}:cancel"}
 """What finds nothing to do here; the tests of its noun see its line in the trail."""
+NAMES = {"/v1/pools": "default", "/v1/runners": "runner-1"}
 EARLY = ("PUT", "POST /v1/jobs", ":reprioritise", "{name}:cancel")
 LATE = ("hold", "confirm")
 """In which order routes are tried, so that one leaves the next something to do."""
@@ -109,7 +110,7 @@ class Callers:
             "path:path": OURS,
             "token_id": self.token_id,
             "grouping": "tenant",
-            "name": {"pools": "default", "runners": "runner-1"}.get(path.split("/")[2], "build"),
+            "name": next((name for noun, name in NAMES.items() if noun in path), "build"),
         }
         target = re.sub(r"\{([^}]+)\}", lambda found: named.get(found[1], "build"), path)
         body = BODIES.get(what)
