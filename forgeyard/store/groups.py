@@ -70,8 +70,8 @@ def release(connection: sa.Connection, run_id: str) -> bool:
     Raises:
         NotFound: there is no such run.
     """
-    run = changes.find(connection, RUN, run_id)
-    group, tenant_id = run["concurrency_group"], run["tenant_id"]
+    wanted = changes.find(connection, RUN, run_id)
+    group, tenant_id = wanted["concurrency_group"], wanted["tenant_id"]
     _lock_group(connection, group)
     unfinished = {run["run_id"]: run for run in _lock_unfinished(connection, group, tenant_id)}
     run = unfinished.get(run_id)
