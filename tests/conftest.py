@@ -57,7 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
     group = parser.getgroup("simulation")
     group.addoption("--simulation-seed", type=int, default=1, help="the first seed")
-    group.addoption("--simulation-seeds", type=int, default=10, help="how many seeds")
+    group.addoption("--simulation-seeds", type=int, default=40, help="how many seeds")
     group.addoption("--simulation-steps", type=int, default=500, help="events of each, and more")
 
 
