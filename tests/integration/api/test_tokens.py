@@ -209,6 +209,7 @@ async def test_without_the_store_a_token_is_neither_good_nor_bad(tmp_path: Path)
     assert await book.find(TOKEN) == HOST, "whoever repairs it gets in"
 
 
+@pytest.mark.requirement("FAR-007", "ACC-019")
 async def test_asking_for_urgency_takes_a_permission_beside_the_reason(
     sqlite_house: House,
 ) -> None:
