@@ -326,13 +326,20 @@ class Config(BaseSettings):
         """Tell where the authority lies that signs runners."""
         return Path(self.api.authority) if self.api.authority else self.data_dir / "ca"
 
+    def audit_heads(self) -> Path:
+        """Tell where the heads of the audit trail are kept."""
+        return self.data_dir / "audit-heads.jsonl"
+
     def blob_dir(self) -> Path:
         """Tell where blobs lie."""
         return self.data_dir / "blobs"
 
 
 class ClientConfig(BaseSettings):
-    """Which system the command line talks to: `FORGEYARD_URL` and `_TOKEN` or `_TOKEN_FILE`."""
+    """Which system the command line talks to: `FORGEYARD_URL` and `_TOKEN` or `_TOKEN_FILE`.
+
+    Where neither is set, what `forgeyard login` has kept counts.
+    """
 
     model_config = SettingsConfigDict(env_prefix="FORGEYARD_", frozen=True, extra="forbid")
 
@@ -340,6 +347,8 @@ class ClientConfig(BaseSettings):
     """With commas between, if it has several; empty means the system of the data directory."""
     token: str = Field(default="", repr=False)
     token_file: str = ""
+    credentials: Path = Path("~/.config/forgeyard/credentials.json")
+    """Where `forgeyard login` keeps tokens."""
 
 
 def private_places(found: Config) -> tuple[Path, ...]:

@@ -33,6 +33,7 @@ from tests.builders import (
 )
 from tests.leasing import HOUR, Desk, Lease
 from tests.sharing import declare
+from tests.unguarded import unguarded
 
 K = FindingKind
 LATER: Final = RetryPolicy(
@@ -437,7 +438,7 @@ DAMAGES: Final[Mapping[str, tuple[Damage, frozenset[FindingKind]]]] = {
 
 def restore(engine: sa.Engine, rows: Mapping[str, list[tuple[object, ...]]]) -> None:
     """Write the rows of a dump into an empty store; its newest cycle was just now."""
-    with write(engine) as connection:
+    with write(engine) as connection, unguarded(connection):
         for table in reversed(tables.metadata.sorted_tables):
             connection.execute(sa.delete(table))
         for table in tables.metadata.sorted_tables:

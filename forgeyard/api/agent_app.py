@@ -4,12 +4,12 @@ import re
 from typing import Final
 
 from fastapi import FastAPI
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from forgeyard.api import caches, enrolling, health, leases, payloads, sessions, withholding
+from forgeyard.api.agent_callers import CertificateGate, Revocations
 from forgeyard.api.app import furnish, routes_only
 from forgeyard.api.auth import OPEN_PATHS
-from forgeyard.api.callers import CertificateGate, Revocations
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.enrolling import OPEN_TO_STRANGERS
 
@@ -33,11 +33,12 @@ def create_agent_app(deps: ApiDependencies) -> FastAPI:
     """Make the agent API, behind the gate that the configuration asks for."""
     app = assemble()
     withholding.install(app)
-    gate = None
-    if deps.config.api.agent_identity == "certificate":
-        gate = Middleware(
-            CertificateGate,
-            revocations=Revocations(deps.engine),
-            open_paths=OPEN_PATHS | OPEN_TO_STRANGERS,
-        )
+    if deps.config.api.agent_identity == "token":
+        return furnish(app, deps, streams=STREAMS)
+    revocations = Revocations(deps.engine)
+
+    def gate(inner: ASGIApp) -> ASGIApp:
+        open_paths = OPEN_PATHS | OPEN_TO_STRANGERS
+        return CertificateGate(inner, revocations=revocations, open_paths=open_paths)
+
     return furnish(app, deps, streams=STREAMS, gate=gate)

@@ -5,15 +5,16 @@ needs; `create_app` adds what they work with and what stands before them.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
-from starlette.middleware import Middleware
+from starlette.types import ASGIApp
 
 from forgeyard import clock
 from forgeyard.api import (
+    auditing,
     blobs,
     checkup,
     codec,
@@ -31,8 +32,10 @@ from forgeyard.api import (
     scheduler,
     scopes,
     store,
+    tokens,
 )
 from forgeyard.api.auth import OPEN_PATHS, TokenGate, bearer
+from forgeyard.api.callers import CallerBook, CallerGate, demand_declared
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.requests import BodyLimit, RequestIds
 from forgeyard.api.transfers import Uploads
@@ -40,6 +43,13 @@ from forgeyard.api.turnstile import Turnstile
 from forgeyard.model.ids import new_id
 
 STREAMS: Final = (re.compile(r"/v1/blobs/[^/]+"),)
+ROUTERS: Final = (
+    *(runs.router, logs.router, outputs.router, blobs.router),
+    *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
+    *(policy.router, metrics.router, scopes.router, scopes.order_router),
+    *(store.router, tokens.router, tokens.self_router, auditing.router),
+    *(enrolments.router, enrolments.runner_router, codec.router),
+)
 
 
 class Application(FastAPI):
@@ -53,23 +63,25 @@ class Application(FastAPI):
 
 
 def assemble() -> FastAPI:
-    """Put the public routes together."""
+    """Put the public routes together; each of them says which permission it takes."""
+    demand_declared(ROUTERS)
     return routes_only(
         "Forgeyard",
         "Submit runs and follow them.",
-        (
-            *(runs.router, logs.router, outputs.router, blobs.router),
-            *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
-            *(policy.router, metrics.router, scopes.router, scopes.order_router),
-            *(store.router, enrolments.router, enrolments.runner_router, codec.router),
-        ),
+        ROUTERS,
         open_routers=(health.router, runs.schema_router),
     )
 
 
 def create_app(deps: ApiDependencies) -> FastAPI:
     """Make the public API."""
-    app = furnish(assemble(), deps, streams=STREAMS)
+    callers = CallerBook(deps.engine, host_token=deps.token)
+
+    def gate(inner: ASGIApp) -> ASGIApp:
+        return CallerGate(inner, book=callers, open_paths=OPEN_PATHS)
+
+    app = furnish(assemble(), deps, streams=STREAMS, gate=gate)
+    app.state.callers = callers
     # Outermost, for a browser asks without the token whether it may ask.
     app.add_middleware(codec.ForTheWebUi, ui_url=deps.config.temporal.ui_url)
     return app
@@ -107,16 +119,21 @@ def furnish(
     deps: ApiDependencies,
     *,
     streams: Collection[re.Pattern[str]],
-    gate: Middleware | None = None,
+    gate: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> FastAPI:
-    """Give an application what its routes work with, and what stands before them."""
+    """Give an application what its routes work with, and what stands before them.
+
+    The gate is one for the token of the data directory alone, unless another is given.
+    """
     app.state.dependencies = deps
     app.state.uploads = Uploads()
     # The last added stands outermost.
     app.add_middleware(Turnstile, at_once=deps.config.api.at_once, streams=streams)
     app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
-    stands = gate or Middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
-    app.add_middleware(stands.cls, *stands.args, **stands.kwargs)
+    if gate is None:
+        app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
+    else:
+        app.add_middleware(gate)
     app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))
     return app
 

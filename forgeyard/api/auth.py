@@ -21,7 +21,7 @@ from forgeyard.errors import Forbidden, Unauthenticated
 OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/schema/runfile.json"})
 """Paths that answer anybody; nothing secret may be said there."""
 
-bearer = HTTPBearer(auto_error=False, description="The token of the API's token file.")
+bearer = HTTPBearer(auto_error=False, description="A token of the API.")
 """Writes the scheme into the OpenAPI document; the gate has decided before it runs."""
 
 

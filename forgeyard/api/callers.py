@@ -1,174 +1,179 @@
-"""Which runner an agent speaks for, and that it speaks for no other.
+"""Who calls the public API, and what each route needs; what says nothing is open to nobody.
 
-The gate before the agent API lets nothing through without a certificate that is good now, but for
-the two paths that give one. The routes ask `Caller` whether a session is the caller's own. Headers
-that name somebody are never looked at.
+The gate stands before the routes and finds out who calls: 401 if nobody. A route says with `needs`
+which permission it takes: 403 without. Tokens are remembered for a few seconds, so that most
+requests ask no database, and a token that is revoked is refused everywhere soon after.
 """
 
-import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Collection
+import hashlib
+import hmac
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Annotated, Final
 
 import sqlalchemy as sa
-from fastapi import Depends, Request
-from fastapi.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
+from fastapi import APIRouter, Depends, Request
+from fastapi.dependencies.models import Dependant
+from fastapi.params import Depends as Dependency
+from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forgeyard import clock
 from forgeyard.api.problems import refusal
-from forgeyard.errors import Forbidden, ForgeyardError, Unauthenticated
-from forgeyard.store import identities, tables
-from forgeyard.store.engine import read
-from forgeyard.trust.identity import RunnerIdentity, identity_in
+from forgeyard.errors import Corrupt, StoreUnavailable, Unauthenticated
+from forgeyard.model.caller import HOST, Caller
+from forgeyard.model.permission import Permission
+from forgeyard.store import tokens
+from forgeyard.store.engine import read, write
 
-CERTIFICATE: Final = "certificate"
-"""Where the listener puts a client's certificate, in the state of each request."""
-IDENTITY: Final = "identity"
-FRESH_S: Final = 2.0
-"""So long a list of revoked certificates is believed; a revocation is felt within five seconds."""
-REMEMBERED: Final = 100_000
+FRESH_S: Final = 4.0
+"""How long a token is taken for what it was; a look-up that takes long is part of it."""
+REMEMBERED: Final = 10_000
+LOOK_UPS_AT_ONCE: Final = 4
+CALLER: Final = "caller"
 
 
-class Revocations:
-    """The certificates that are refused although they look good, as the store knows them."""
+class CallerBook:
+    """Finds out whose token it is, asking the store at most every few seconds."""
 
     def __init__(
-        self, engine: sa.Engine, *, monotonic: Callable[[], float] = clock.monotonic
+        self,
+        engine: sa.Engine,
+        *,
+        host_token: str,
+        monotonic: Callable[[], float] = clock.monotonic,
     ) -> None:
         self._engine = engine
-        self._clock = monotonic
-        self._serials: frozenset[str] = frozenset()
-        self._read_at: float | None = None
-        self._reading = asyncio.Lock()
+        self._host_token = host_token.encode()
+        self._monotonic = monotonic
+        self._known: dict[bytes, tuple[float, Caller | None]] = {}
+        self._limiter = CapacityLimiter(LOOK_UPS_AT_ONCE)
 
-    async def demand_good(self, identity: RunnerIdentity) -> None:
-        """Insist that a certificate is neither over nor revoked.
+    async def find(self, token: str) -> Caller | None:
+        """Tell whose token this is; None if it is nobody's.
 
         Raises:
-            Unauthenticated: it is.
-            StoreUnavailable: nobody can tell.
+            StoreUnavailable: the store has to be asked, and does not answer.
         """
-        if identity.ends <= clock.now():
-            raise _refused("is over")
-        if not self._is_fresh():
-            async with self._reading:
-                if not self._is_fresh():
-                    began = self._clock()
-                    self._serials = await asyncio.to_thread(self._read)
-                    self._read_at = began
-        if identity.serial in self._serials:
-            raise _refused("was revoked or replaced")
+        if hmac.compare_digest(token.encode(), self._host_token):
+            return HOST
+        if tokens.SHAPE.fullmatch(token) is None:
+            return None
+        key = hashlib.sha256(token.encode()).digest()
+        until, caller = self._known.get(key, (0.0, None))
+        if self._monotonic() < until:
+            return caller
+        return await to_thread.run_sync(lambda: self._ask(token, key), limiter=self._limiter)
 
-    def _is_fresh(self) -> bool:
-        return self._read_at is not None and self._clock() - self._read_at < FRESH_S
+    def forget(self) -> None:
+        """Ask for everybody again, for this process has just changed what tokens are worth."""
+        self._known.clear()
 
-    def _read(self) -> frozenset[str]:
+    def _ask(self, token: str, key: bytes) -> Caller | None:
+        asked_at = self._monotonic()
         with read(self._engine) as connection:
-            return identities.refused_serials(connection)
+            found = tokens.look_up(connection, token)
+        if found is not None and not found.use_is_noted:
+            with write(self._engine) as connection:
+                tokens.note_use(connection, found.caller.token_id)
+        left_s = FRESH_S if found is None else min(FRESH_S, found.left_ms / 1000)
+        caller = None if found is None else found.caller
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        self._known[key] = (asked_at + left_s, caller)
+        return caller
 
 
-class CertificateGate:
-    """Refuse every request that comes with no good certificate, except on the open paths."""
+class CallerGate:
+    """Let requests in that say who calls, and on the open paths everybody."""
 
-    def __init__(
-        self, app: ASGIApp, *, revocations: Revocations, open_paths: Collection[str]
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, book: CallerBook, open_paths: Collection[str]) -> None:
         self._app = app
-        self._revocations = revocations
+        self._book = book
         self._open = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on with the identity of its certificate, or answer 401."""
-        if scope["type"] == "http" and scope["path"] not in self._open:
-            try:
-                der: object = scope["state"].get(CERTIFICATE)
-                if not isinstance(der, bytes):
-                    raise _refused("is missing")
-                identity = identity_in(der)
-                await self._revocations.demand_good(identity)
-            except ForgeyardError as error:
-                request_id = scope["state"].get("request_id")
-                await refusal(error, request_id)(scope, receive, send)
-                return
-            scope["state"][IDENTITY] = identity
+        """Pass the request on with its caller, or answer 401."""
+        if scope["type"] != "http" or scope["path"] in self._open:
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope.setdefault("state", {})[CALLER] = await self._caller(scope)
+        except (Unauthenticated, StoreUnavailable) as error:
+            await refusal(error, scope["state"].get("request_id"))(scope, receive, send)
+            return
         await self._app(scope, receive, send)
 
-
-def _refused(why: str) -> Unauthenticated:
-    return Unauthenticated(
-        f"the client certificate {why}",
-        field="certificate",
-        allowed="one that an enrolment gave to this runner",
-    )
-
-
-class SessionOwners:
-    """Which runner has which session; it never changes, so that it is asked for once."""
-
-    def __init__(self, engine: sa.Engine) -> None:
-        self._engine = engine
-        self._known: OrderedDict[str, str] = OrderedDict()
-
-    def known(self, session_id: str) -> str | None:
-        """Tell the owner, if it was asked for before."""
-        return self._known.get(session_id)
-
-    def find(self, session_id: str) -> str | None:
-        """Tell the owner; `None` if there is no such session. Blocks."""
-        found = self.known(session_id)
+    async def _caller(self, scope: Scope) -> Caller:
+        scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
+        found = await self._book.find(given.strip()) if scheme.lower() == "bearer" else None
         if found is None:
-            sessions = tables.sessions
-            query = sa.select(sessions.c.runner_id).where(sessions.c.session_id == session_id)
-            with read(self._engine) as connection:
-                found = connection.execute(query).scalar_one_or_none()
-            if found is not None:
-                self._known[session_id] = found
-                if len(self._known) > REMEMBERED:
-                    self._known.popitem(last=False)
+            raise Unauthenticated(
+                "this request carries no valid token",
+                field="Authorization",
+                allowed="Bearer and a token that was neither revoked nor has expired",
+            )
         return found
 
 
-class CallingAgent:
-    """Who makes this request; with the token of the data directory, anybody on this host."""
+class Needs:
+    """What a route takes of its caller: a permission, or nothing but to be somebody."""
 
-    def __init__(self, identity: RunnerIdentity | None, owners: SessionOwners) -> None:
-        self.identity = identity
-        self._owners = owners
+    def __init__(self, permission: Permission | None) -> None:
+        self.permission = permission
 
-    @property
-    def runner_id(self) -> str | None:
-        """Tell the runner that its certificate names."""
-        return None if self.identity is None else self.identity.runner_id
-
-    def demand(self, session_id: str) -> None:
-        """Insist that a session is the caller's; one that is nobody's is left to the store. Blocks.
-
-        Raises:
-            Forbidden: it is another runner's.
-        """
-        if self.identity is not None:
-            self._compare(session_id, self._owners.find(session_id))
-
-    async def demand_soon(self, session_id: str) -> None:
-        """Do the same without blocking the loop."""
-        if self.identity is not None:
-            owner = self._owners.known(session_id)
-            if owner is None:
-                owner = await run_in_threadpool(self._owners.find, session_id)
-            self._compare(session_id, owner)
-
-    def _compare(self, session_id: str, owner: str | None) -> None:
-        if owner not in (None, self.runner_id):
-            raise Forbidden(
-                "this session is another runner's", field="session_id", value=session_id
-            )
+    async def __call__(self, request: Request) -> Caller:
+        """Give the caller, or refuse one who lacks the permission."""
+        caller: object = request.scope.get("state", {}).get(CALLER)
+        if not isinstance(caller, Caller):
+            raise Unauthenticated("nobody was found to call", field="Authorization")
+        if self.permission is not None:
+            caller.demand(self.permission)
+        return caller
 
 
-async def _caller(request: Request) -> CallingAgent:
-    identity: object = request.scope["state"].get(IDENTITY)
-    known = identity if isinstance(identity, RunnerIdentity) else None
-    return CallingAgent(known, request.app.state.dependencies.owners)
+def needs(permission: Permission) -> Dependency:
+    """Declare the permission that a route takes, among its `dependencies`."""
+    return Dependency(Needs(permission))
 
 
-Caller = Annotated[CallingAgent, Depends(_caller)]
+RunReader = Annotated[Caller, needs(Permission.RUN_READ)]
+RunSubmitter = Annotated[Caller, needs(Permission.RUN_SUBMIT)]
+RunCanceller = Annotated[Caller, needs(Permission.RUN_CANCEL)]
+Reprioritiser = Annotated[Caller, needs(Permission.JOB_REPRIORITISE)]
+ScopeReader = Annotated[Caller, needs(Permission.SCOPE_READ)]
+ScopeManager = Annotated[Caller, needs(Permission.SCOPE_MANAGE)]
+SchedulerManager = Annotated[Caller, needs(Permission.SCHEDULER_MANAGE)]
+PolicySetter = Annotated[Caller, needs(Permission.POLICY_SET)]
+RunnerManager = Annotated[Caller, needs(Permission.RUNNER_MANAGE)]
+RunnerEnroller = Annotated[Caller, needs(Permission.RUNNER_ENROL)]
+PoolManager = Annotated[Caller, needs(Permission.POOL_MANAGE)]
+StoreManager = Annotated[Caller, needs(Permission.STORE_MANAGE)]
+TokenManager = Annotated[Caller, needs(Permission.TOKEN_MANAGE)]
+Anybody = Annotated[Caller, Depends(Needs(None))]
+"""Whoever has a valid token."""
+
+
+def declared(route: APIRoute) -> tuple[Permission | None, ...]:
+    """List what a route says that it needs."""
+    return tuple(need.permission for need in _needs_of(route.dependant))
+
+
+def _needs_of(dependant: Dependant) -> Iterator[Needs]:
+    if isinstance(dependant.call, Needs):
+        yield dependant.call
+    for inner in dependant.dependencies:
+        yield from _needs_of(inner)
+
+
+def demand_declared(routers: Sequence[APIRouter]) -> None:
+    """Insist that every route says once what it needs; an application without that never starts.
+
+    Raises:
+        Corrupt: a route says nothing, or two things.
+    """
+    for router in routers:
+        for route in router.routes:
+            if not isinstance(route, APIRoute) or len(declared(route)) != 1:
+                raise Corrupt(f"a route does not declare one permission: {route}")

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
+from forgeyard.api.callers import SchedulerManager, needs
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.runs import CHANNEL, UNSAID, Reason
+from forgeyard.model.permission import Permission
 from forgeyard.scheduler import doctor
 from forgeyard.scheduler.place import Plan, plan
 from forgeyard.scheduler.snapshot import Snapshot
@@ -42,7 +44,7 @@ class Preview:
     placements: tuple[PlannedJob, ...]
 
 
-@router.get("/doctor")
+@router.get("/doctor", dependencies=[needs(Permission.SCHEDULER_READ)])
 def scheduler_doctor(deps: Deps) -> Checkup:
     """Examine scheduling: pools, classes, quotas, stuck jobs, leases, books, outbox, renewals."""
     with read(deps.engine) as connection:
@@ -52,21 +54,21 @@ def scheduler_doctor(deps: Deps) -> Checkup:
     return Checkup(verdict=doctor.worst(checks), checks=checks)
 
 
-@router.get("/plan")
+@router.get("/plan", dependencies=[needs(Permission.SCHEDULER_READ)])
 def scheduler_plan(deps: Deps) -> Preview:
     """Tell what the next cycle would do, and do nothing."""
     return _preview(deps)
 
 
 @router.post("/rebalance")
-def rebalance(deps: Deps, message: Reason = UNSAID) -> Preview:
+def rebalance(deps: Deps, who: SchedulerManager, message: Reason = UNSAID) -> Preview:
     """Have the jobs that wait looked at again at once, and tell what would become of them now.
 
     Nothing that runs is moved, and no lease is revoked for a better runner.
     """
     found = _preview(deps)
     partition, reason = deps.config.partition, message.reason or "rebalanced by request"
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         changes.audit(
             connection,
             actor=message.actor,

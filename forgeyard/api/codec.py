@@ -18,8 +18,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 from temporalio.api.common.v1 import Payload
 
+from forgeyard.api.callers import needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import InvalidRequest, NotFound
+from forgeyard.model.permission import Permission
 
 PREFIX: Final = "/v1/codec"
 MOST_PAYLOADS: Final = 1_000
@@ -44,7 +46,7 @@ class PayloadsJson:
     payloads: Annotated[list[PayloadJson], Len(0, MOST_PAYLOADS)]
 
 
-@router.post("/decode")
+@router.post("/decode", dependencies=[needs(Permission.PAYLOAD_READ)])
 async def decode_payloads(message: PayloadsJson, deps: Deps) -> PayloadsJson:
     """Open what is sealed, and leave the rest as it is."""
     if deps.codec is None:
@@ -52,7 +54,7 @@ async def decode_payloads(message: PayloadsJson, deps: Deps) -> PayloadsJson:
     return await _through(deps.codec.decode, message)
 
 
-@router.post("/encode")
+@router.post("/encode", dependencies=[needs(Permission.PAYLOAD_READ)])
 async def encode_payloads(message: PayloadsJson, deps: Deps) -> PayloadsJson:
     """Seal what an operator is about to send to a workflow."""
     if deps.codec is None:

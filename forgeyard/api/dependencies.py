@@ -12,12 +12,13 @@ from fastapi import Depends, Request
 from prometheus_client.registry import Collector
 
 from activities.encryption import EncryptionCodec
-from forgeyard.api.callers import SessionOwners
+from forgeyard.api.agent_callers import SessionOwners
 from forgeyard.api.keepalive import Keepalive
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.trust import Trust
 from forgeyard.config import Config
+from forgeyard.model.caller import Caller
 from forgeyard.model.injection import Injection
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import engine as database
@@ -63,6 +64,13 @@ class ApiDependencies:
     def change(self) -> Generator[sa.Connection]:
         """Open a write transaction, and have its events relayed once it is committed."""
         with database.write(self.engine) as connection:
+            yield connection
+        self.kick()
+
+    @contextmanager
+    def change_for(self, caller: Caller) -> Generator[sa.Connection]:
+        """Do so for somebody whose token the audit trail is to name."""
+        with database.write(self.engine, principal=caller.name) as connection:
             yield connection
         self.kick()
 

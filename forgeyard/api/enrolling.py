@@ -5,7 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
-from forgeyard.api.callers import Caller, CallingAgent
+from forgeyard.api.agent_callers import Caller, CallingAgent
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.errors import Forbidden, InvalidRequest
 from forgeyard.fleet import admission

@@ -6,10 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field
 
+from forgeyard.api.callers import RunnerEnroller, needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.intents import Because
 from forgeyard.api.runners import RunnerPath
 from forgeyard.model.enrolment import Grant
+from forgeyard.model.permission import Permission
 from forgeyard.store import enrolments, identities, quarantine, runners
 from forgeyard.store.engine import read
 from forgeyard.store.enrolments import LONGEST_WINDOW_MS, WINDOW_MS, EnrolmentView, Wanted
@@ -60,7 +62,7 @@ class ShutOut:
 
 
 @router.post("", status_code=201)
-def mint_enrolment(message: Mint, deps: Deps) -> Minted:
+def mint_enrolment(message: Mint, deps: Deps, who: RunnerEnroller) -> Minted:
     """Make the token of a host, or show the one that it has; it is stored nowhere."""
     wanted = Wanted(
         binding=f"host/{message.runner_name}/{message.generation}",
@@ -69,7 +71,7 @@ def mint_enrolment(message: Mint, deps: Deps) -> Minted:
         window_ms=message.window_ms,
         needs_approval=message.needs_approval,
     )
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         made = enrolments.mint(
             connection, wanted, message.intent, mark=deps.trust.mark_of, rng=deps.rng
         )
@@ -80,7 +82,7 @@ def mint_enrolment(message: Mint, deps: Deps) -> Minted:
     )
 
 
-@router.get("")
+@router.get("", dependencies=[needs(Permission.RUNNER_READ)])
 def list_enrolments(deps: Deps) -> tuple[EnrolmentView, ...]:
     """List the newest enrolments; tokens are not among what is shown."""
     with read(deps.engine) as connection:
@@ -88,20 +90,24 @@ def list_enrolments(deps: Deps) -> tuple[EnrolmentView, ...]:
 
 
 @router.post("/{enrolment_id}:approve")
-def approve_enrolment(enrolment_id: EnrolmentPath, message: Approve, deps: Deps) -> EnrolmentView:
+def approve_enrolment(
+    enrolment_id: EnrolmentPath, message: Approve, deps: Deps, who: RunnerEnroller
+) -> EnrolmentView:
     """Let the machine in that came with this key."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         return enrolments.approve(connection, enrolment_id, message.key, message.intent)
 
 
 @router.post("/{enrolment_id}:cancel", status_code=204)
-def cancel_enrolment(enrolment_id: EnrolmentPath, message: Because, deps: Deps) -> None:
+def cancel_enrolment(
+    enrolment_id: EnrolmentPath, message: Because, deps: Deps, who: RunnerEnroller
+) -> None:
     """Make a token worthless."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         enrolments.cancel(connection, enrolment_id, message.intent)
 
 
-@runner_router.get("/{name}/certificates")
+@runner_router.get("/{name}/certificates", dependencies=[needs(Permission.RUNNER_READ)])
 def list_certificates(name: RunnerPath, deps: Deps) -> tuple[CertificateView, ...]:
     """List the certificates that a runner was given, the newest first."""
     with read(deps.engine) as connection:
@@ -109,16 +115,16 @@ def list_certificates(name: RunnerPath, deps: Deps) -> tuple[CertificateView, ..
 
 
 @runner_router.post("/{name}:revoke")
-def revoke_runner(name: RunnerPath, message: Because, deps: Deps) -> ShutOut:
+def revoke_runner(name: RunnerPath, message: Because, deps: Deps, who: RunnerEnroller) -> ShutOut:
     """Revoke what a runner proves itself with, take its leases, and put it into quarantine."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         policy = deps.policy(connection).lease
         leases = quarantine.shut_out(connection, name, message.intent, policy=policy)
     return ShutOut(runner=name, leases=leases)
 
 
 @runner_router.post("/{name}:admit", status_code=204)
-def admit_runner(name: RunnerPath, message: Because, deps: Deps) -> None:
+def admit_runner(name: RunnerPath, message: Because, deps: Deps, who: RunnerEnroller) -> None:
     """Let a runner out of quarantine; it has to prove itself anew."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         quarantine.admit(connection, name, message.intent)

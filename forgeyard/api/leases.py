@@ -7,7 +7,7 @@ from annotated_types import MaxLen
 from fastapi import APIRouter
 
 from forgeyard import telemetry, tracing
-from forgeyard.api.callers import Caller
+from forgeyard.api.agent_callers import Caller
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.withholding import ShownMark
 from forgeyard.errors import StaleRejected

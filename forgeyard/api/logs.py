@@ -10,12 +10,14 @@ from fastapi import APIRouter, Query
 from fastapi.concurrency import run_in_threadpool
 
 from forgeyard import clock
+from forgeyard.api.callers import RunReader
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.runs import Limit, RunPath
 from forgeyard.errors import NotFound
+from forgeyard.model.caller import Caller
 from forgeyard.store import logs, tables
 from forgeyard.store.engine import read
-from forgeyard.store.views import run_id_of
+from forgeyard.store.naming import run_id_of
 
 router = APIRouter(prefix="/v1/runs/{run_id}/logs", tags=["runs"])
 FOLLOW_S: Final = 0.2
@@ -57,6 +59,7 @@ class _Question:
 async def run_logs(
     run_id: RunPath,
     deps: Deps,
+    who: RunReader,
     job: Annotated[str | None, Query(max_length=64)] = None,
     attempt: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
     after: Annotated[str | None, Query(max_length=65_536)] = None,
@@ -64,7 +67,7 @@ async def run_logs(
     wait_ms: Annotated[int, Query(ge=0, le=600_000)] = 0,
 ) -> Chunks:
     """Read on from a cursor; with `wait_ms`, wait that long for something to come."""
-    whole = await run_in_threadpool(_find, deps, run_id, job)
+    whole = await run_in_threadpool(_find, deps, who, run_id, job)
     question = _Question(run_id=whole, after=after, limit=limit, job=job, attempt=attempt)
     until = clock.monotonic() + min(wait_ms / 1000, deps.config.api.long_poll_s)
     while True:
@@ -75,9 +78,9 @@ async def run_logs(
         await asyncio.sleep(min(FOLLOW_S, left))
 
 
-def _find(deps: ApiDependencies, run_id: str, job: str | None) -> str:
+def _find(deps: ApiDependencies, who: Caller, run_id: str, job: str | None) -> str:
     with read(deps.engine) as connection:
-        whole = run_id_of(connection, run_id)
+        whole = run_id_of(connection, run_id, tenant_id=who.tenant_id)
         if job is not None:
             _check_job(connection, whole, job)
     return whole

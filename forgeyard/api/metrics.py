@@ -15,9 +15,11 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from forgeyard import clock, telemetry
+from forgeyard.api.callers import needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import StoreUnavailable
 from forgeyard.model.equipment import WHOLE
+from forgeyard.model.permission import Permission
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
 from forgeyard.model.units import Resources
@@ -33,7 +35,12 @@ logger = logging.getLogger(__name__)
 router = APIRouter(tags=["health"])
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
+    dependencies=[needs(Permission.METRICS_READ)],
+)
 def metrics(deps: Deps) -> Response:
     """Tell Prometheus what this process counted and how the store stands."""
     found = telemetry.text(telemetry.published(deps.figures))

@@ -6,8 +6,8 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from forgeyard.api.agent_callers import Caller
 from forgeyard.api.blobs import BODY, DigestPath
-from forgeyard.api.callers import Caller
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.leases import LeasePath
 from forgeyard.api.transfers import download, read_away

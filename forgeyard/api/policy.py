@@ -6,9 +6,11 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import Field
 
+from forgeyard.api.callers import PolicySetter, needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.runs import CHANNEL, Body, Who
 from forgeyard.model import policy_document
+from forgeyard.model.permission import Permission
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import policies
 from forgeyard.store.engine import read
@@ -46,14 +48,14 @@ class PolicyShown(PolicyChecked):
     version: int
 
 
-@router.get("")
+@router.get("", dependencies=[needs(Permission.POLICY_READ)])
 def show_policy(deps: Deps) -> PolicyShown:
     """Show the policy in force."""
     with read(deps.engine) as connection:
         return _shown(policies.current(connection, deps.policies.built_in))
 
 
-@router.get("/history")
+@router.get("/history", dependencies=[needs(Permission.POLICY_READ)])
 def policy_history(
     deps: Deps, limit: Annotated[int, Query(ge=1, le=500)] = 50
 ) -> tuple[policies.PolicyVersion, ...]:
@@ -62,7 +64,7 @@ def policy_history(
         return policies.history(connection, limit=limit)
 
 
-@router.post(":check")
+@router.post(":check", dependencies=[needs(Permission.POLICY_READ)])
 def check_policy(message: CheckPolicy, deps: Deps) -> PolicyChecked:
     """Say whether a policy would be accepted; nothing is stored."""
     policy = policy_document.read(message.document)
@@ -70,10 +72,10 @@ def check_policy(message: CheckPolicy, deps: Deps) -> PolicyChecked:
 
 
 @router.put("")
-def set_policy(message: SetPolicy, deps: Deps) -> PolicyShown:
+def set_policy(message: SetPolicy, deps: Deps, who: PolicySetter) -> PolicyShown:
     """Put a policy in force; the one that is in force already stays as it is."""
     policy = policy_document.read(message.document)
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         found = policies.set_policy(
             connection,
             policy,

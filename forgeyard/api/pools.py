@@ -6,10 +6,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field
 
+from forgeyard.api.callers import PoolManager, needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.intents import Because
 from forgeyard.api.runs import CHANNEL
 from forgeyard.model.capability import TrustClass
+from forgeyard.model.permission import Permission
 from forgeyard.scheduler.standing import Sharing
 from forgeyard.store import draining, pool_views, pools
 from forgeyard.store.engine import read
@@ -71,14 +73,14 @@ class AddMaintenance(Because):
     ends_at: Instant
 
 
-@router.get("")
+@router.get("", dependencies=[needs(Permission.POOL_READ)])
 def list_pools(deps: Deps) -> tuple[PoolView, ...]:
     """List every pool with its runners."""
     with read(deps.engine) as connection:
         return pool_views.pools(connection)
 
 
-@router.get("/{name}")
+@router.get("/{name}", dependencies=[needs(Permission.POOL_READ)])
 def show_pool(name: PoolPath, deps: Deps) -> PoolView:
     """Show a pool, its runners and when it is closed."""
     with read(deps.engine) as connection:
@@ -86,33 +88,33 @@ def show_pool(name: PoolPath, deps: Deps) -> PoolView:
 
 
 @router.post("", status_code=201)
-def create_pool(message: CreatePool, deps: Deps) -> PoolView:
+def create_pool(message: CreatePool, deps: Deps, who: PoolManager) -> PoolView:
     """Make a pool."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         pools.create(connection, message.name, message.rules(), message.intent, rng=deps.rng)
         return pool_views.pool(connection, message.name)
 
 
 @router.put("/{name}")
-def change_pool(name: PoolPath, message: ChangePool, deps: Deps) -> PoolView:
+def change_pool(name: PoolPath, message: ChangePool, deps: Deps, who: PoolManager) -> PoolView:
     """Say anew whom a pool serves; running jobs go on."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         pools.change(connection, name, message.rules(), message.intent)
         return pool_views.pool(connection, name)
 
 
 @router.post("/{name}:drain")
-def drain_pool(name: PoolPath, message: DrainPool, deps: Deps) -> DrainedPool:
+def drain_pool(name: PoolPath, message: DrainPool, deps: Deps, who: PoolManager) -> DrainedPool:
     """Let the runners of a pool take nothing more, and finish what they have or have it cancelled.
 
     Jobs are cancelled runner by runner, after nothing can be added; asking again goes on.
     """
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         pools.drain(connection, name, message.intent)
         members = pool_views.pool(connection, name).runners
     cancelled = 0
     for runner in members if message.cancel_active else ():
-        with deps.change() as connection:
+        with deps.change_for(who) as connection:
             cancelled += draining.cancel_work(
                 connection,
                 runner,
@@ -125,23 +127,25 @@ def drain_pool(name: PoolPath, message: DrainPool, deps: Deps) -> DrainedPool:
 
 
 @router.post("/{name}:undrain", status_code=204)
-def undrain_pool(name: PoolPath, message: Because, deps: Deps) -> None:
+def undrain_pool(name: PoolPath, message: Because, deps: Deps, who: PoolManager) -> None:
     """Let the runners of a pool take work again."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         pools.undrain(connection, name, message.intent)
 
 
 @router.post("/{name}:assign", status_code=204)
-def assign_runner(name: PoolPath, message: AssignRunner, deps: Deps) -> None:
+def assign_runner(name: PoolPath, message: AssignRunner, deps: Deps, who: PoolManager) -> None:
     """Put a runner into a pool, whatever its agent asks for."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         pools.assign(connection, message.runner, name, message.intent)
 
 
 @router.post("/{name}/maintenance", status_code=201)
-def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> WindowView:
+def add_maintenance(
+    name: PoolPath, message: AddMaintenance, deps: Deps, who: PoolManager
+) -> WindowView:
     """Close a pool for a while."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         window_id = pools.add_window(
             connection,
             name,
@@ -155,7 +159,7 @@ def add_maintenance(name: PoolPath, message: AddMaintenance, deps: Deps) -> Wind
 
 
 @router.post("/maintenance/{window_id}:cancel", status_code=204)
-def cancel_maintenance(window_id: PoolPath, message: Because, deps: Deps) -> None:
+def cancel_maintenance(window_id: PoolPath, message: Because, deps: Deps, who: PoolManager) -> None:
     """Open a pool again, or never close it."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         pools.cancel_window(connection, window_id, message.intent)

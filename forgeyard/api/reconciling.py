@@ -7,8 +7,10 @@ from annotated_types import MaxLen
 from fastapi import APIRouter, Query
 
 from forgeyard import telemetry, tracing
+from forgeyard.api.callers import SchedulerManager, needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.runs import CHANNEL, Reason
+from forgeyard.model.permission import Permission
 from forgeyard.scheduler.findings import Finding, FindingOutcome, Recorded
 from forgeyard.store import changes, findings
 from forgeyard.store.engine import database_now, read
@@ -40,7 +42,7 @@ class Wish(Reason):
 EVERYTHING = Wish()
 
 
-@router.get("/reconciliation")
+@router.get("/reconciliation", dependencies=[needs(Permission.SCHEDULER_READ)])
 def look(deps: Deps, partition: Partition = None) -> Reconciliation:
     """Tell what a reconciliation would find, and change nothing."""
     with read(deps.engine) as connection:
@@ -49,10 +51,10 @@ def look(deps: Deps, partition: Partition = None) -> Reconciliation:
 
 
 @router.post("/reconciliation")
-def reconcile(deps: Deps, message: Wish = EVERYTHING) -> Reconciliation:
+def reconcile(deps: Deps, who: SchedulerManager, message: Wish = EVERYTHING) -> Reconciliation:
     """Repair what can be repaired, each thing in its own transaction; report the rest."""
     partition = message.partition
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         policy = deps.policy(connection)
         changes.audit(
             connection,
@@ -80,7 +82,7 @@ def _shown(done: Reconciled) -> Reconciliation:
     )
 
 
-@router.get("/findings")
+@router.get("/findings", dependencies=[needs(Permission.SCHEDULER_READ)])
 def recorded(
     deps: Deps, limit: Annotated[int, Query(ge=1, le=findings.MOST)] = 100
 ) -> tuple[Recorded, ...]:

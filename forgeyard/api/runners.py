@@ -5,8 +5,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from forgeyard.api.callers import RunnerManager, needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.runs import CHANNEL, UNSAID, Reason
+from forgeyard.model.permission import Permission
 from forgeyard.model.runner import RunnerState
 from forgeyard.store import draining, overview, runners
 from forgeyard.store.engine import read
@@ -39,7 +41,7 @@ class Drained:
 GENTLY = Drain()
 
 
-@router.get("")
+@router.get("", dependencies=[needs(Permission.RUNNER_READ)])
 def list_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
     """List every registered runner."""
     with read(deps.engine) as connection:
@@ -48,10 +50,12 @@ def list_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
 
 
 @router.post("/{name}:drain")
-def drain_runner(name: RunnerPath, deps: Deps, message: Drain = GENTLY) -> Drained:
+def drain_runner(
+    name: RunnerPath, deps: Deps, who: RunnerManager, message: Drain = GENTLY
+) -> Drained:
     """Let a runner take nothing more, and finish what it has or have that cancelled."""
     reason, actor = message.reason or "drained by request", message.actor
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         if not message.cancel_active:
             runners.drain(connection, name, reason=reason, actor=actor, channel=CHANNEL)
             return Drained(runner=name, cancelled=0)
@@ -63,9 +67,11 @@ def drain_runner(name: RunnerPath, deps: Deps, message: Drain = GENTLY) -> Drain
 
 
 @router.post("/{name}:undrain", status_code=204)
-def undrain_runner(name: RunnerPath, deps: Deps, message: Reason = UNSAID) -> None:
+def undrain_runner(
+    name: RunnerPath, deps: Deps, who: RunnerManager, message: Reason = UNSAID
+) -> None:
     """Let a runner take work again."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         runners.undrain(
             connection,
             name,
@@ -76,9 +82,9 @@ def undrain_runner(name: RunnerPath, deps: Deps, message: Reason = UNSAID) -> No
 
 
 @router.post("/{name}:set-state", status_code=204)
-def declare_runner(name: RunnerPath, deps: Deps, message: Declare) -> None:
+def declare_runner(name: RunnerPath, deps: Deps, who: RunnerManager, message: Declare) -> None:
     """Take a runner for unhealthy, or for online again; it keeps the jobs that it has."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         runners.declare(
             connection,
             name,

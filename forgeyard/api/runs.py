@@ -10,8 +10,11 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from forgeyard import tracing
+from forgeyard.api.callers import RunCanceller, RunReader, RunSubmitter
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.errors import TooLarge
+from forgeyard.model.caller import Caller
+from forgeyard.model.permission import Permission
 from forgeyard.model.run import RunSpec
 from forgeyard.model.transitions import RunState
 from forgeyard.runfile import publish
@@ -20,7 +23,7 @@ from forgeyard.runfile.source import resolved
 from forgeyard.runfile.values import QUEUE
 from forgeyard.store import lineage, readings, runs, shares, views
 from forgeyard.store.engine import read
-from forgeyard.store.views import run_id_of
+from forgeyard.store.naming import run_id_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 schema_router = APIRouter(tags=["schema"])
@@ -97,18 +100,23 @@ AGAIN = Rerun()
 
 @router.post("", status_code=HTTPStatus.CREATED)
 def submit_run(
-    message: Submit, response: Response, deps: Deps, idempotency_key: IdempotencyKey = None
+    message: Submit,
+    response: Response,
+    deps: Deps,
+    who: RunSubmitter,
+    idempotency_key: IdempotencyKey = None,
 ) -> RunShown:
     """Start a run; with an idempotency key, asking twice starts one run and answers 200.
 
     While the store is held no run is accepted, for nobody knows yet whether this store will stay.
     """
+    _check_elevation(who, message.elevate)
     spec = _compile(message, deps)
     submission = runs.Submission(
         spec=spec,
         document=json.dumps(message.document),
         source_digest=message.source_digest,
-        submitted_by=message.submitted_by,
+        submitted_by=who.speaks_as(message.submitted_by),
         partition=deps.config.partition,
         idempotency_key=idempotency_key,
         body_digest=_digest(message),
@@ -116,8 +124,12 @@ def submit_run(
         proposal=message.proposal,
         queue=message.queue,
         elevation=message.elevate,
+        tenant_id=who.tenant_id,
     )
-    with tracing.root_span("run.submit", jobs=len(spec.jobs)) as span, deps.change() as connection:
+    with (
+        tracing.root_span("run.submit", jobs=len(spec.jobs)) as span,
+        deps.change_for(who) as connection,
+    ):
         lineage.demand_free(connection)
         policy = deps.policy(connection)
         submission = replace(submission, injection=deps.injection(connection))
@@ -140,11 +152,11 @@ def submit_run(
 
 
 @router.post(":check")
-def check_run(message: Submit, deps: Deps) -> Checked:
+def check_run(message: Submit, deps: Deps, who: RunSubmitter) -> Checked:
     """Say whether a run file would be accepted; nothing is stored."""
     spec = _compile(message, deps)
     with read(deps.engine) as connection:
-        queue = shares.queue_of(connection, message.queue or spec.queue)
+        queue = shares.queue_for(connection, message.queue or spec.queue, tenant_id=who.tenant_id)
         runs.injected(
             spec,
             deps.injection(connection),
@@ -158,33 +170,42 @@ def check_run(message: Submit, deps: Deps) -> Checked:
 
 @router.get("")
 def list_runs(
-    deps: Deps, limit: Limit = 50, before: Cursor = None, state: RunState | None = None
+    deps: Deps,
+    who: RunReader,
+    limit: Limit = 50,
+    before: Cursor = None,
+    state: RunState | None = None,
 ) -> views.RunPage:
     """List runs, the newest first, page by page."""
     with read(deps.engine) as connection:
-        return views.list_runs(connection, limit=limit, before=before, state=state)
+        return views.list_runs(
+            connection, limit=limit, before=before, state=state, tenant_id=who.tenant_id
+        )
 
 
 @router.get("/{run_id}")
-def show_run(run_id: RunPath, deps: Deps) -> RunShown:
+def show_run(run_id: RunPath, deps: Deps, who: RunReader) -> RunShown:
     """Show a run, its jobs, and why each of them waits."""
     with read(deps.engine) as connection:
-        whole = run_id_of(connection, run_id)
+        whole = run_id_of(connection, run_id, tenant_id=who.tenant_id)
     return _view(deps, whole)
 
 
 @router.get("/{run_id}/history")
-def run_history(run_id: RunPath, deps: Deps) -> tuple[views.HistoryLine, ...]:
+def run_history(run_id: RunPath, deps: Deps, who: RunReader) -> tuple[views.HistoryLine, ...]:
     """Tell every change of state of a run and what belongs to it, in order."""
     with read(deps.engine) as connection:
-        return views.history_of_run(connection, run_id_of(connection, run_id))
+        whole = run_id_of(connection, run_id, tenant_id=who.tenant_id)
+        return views.history_of_run(connection, whole)
 
 
 @router.post("/{run_id}:cancel")
-def cancel_run(run_id: RunPath, deps: Deps, message: Reason = UNSAID) -> RunShown:
+def cancel_run(
+    run_id: RunPath, deps: Deps, who: RunCanceller, message: Reason = UNSAID
+) -> RunShown:
     """Stop a run; asking again while it stops is harmless."""
-    with deps.change() as connection:
-        whole = run_id_of(connection, run_id)
+    with deps.change_for(who) as connection:
+        whole = run_id_of(connection, run_id, tenant_id=who.tenant_id)
         runs.cancel_run(
             connection,
             whole,
@@ -198,16 +219,21 @@ def cancel_run(run_id: RunPath, deps: Deps, message: Reason = UNSAID) -> RunShow
 
 @router.post("/{run_id}:rerun-failed", status_code=HTTPStatus.CREATED)
 def rerun_failed(
-    run_id: RunPath, response: Response, deps: Deps, message: Rerun = AGAIN
+    run_id: RunPath,
+    response: Response,
+    deps: Deps,
+    who: RunSubmitter,
+    message: Rerun = AGAIN,
 ) -> RunShown:
     """Start a new run of what did not succeed; successes are taken over."""
-    with deps.change() as connection:
+    _check_elevation(who, message.elevate)
+    with deps.change_for(who) as connection:
         lineage.demand_free(connection)
         policy = deps.policy(connection)
         submitted = runs.rerun_failed(
             connection,
-            run_id_of(connection, run_id),
-            actor=message.actor,
+            run_id_of(connection, run_id, tenant_id=who.tenant_id),
+            actor=who.speaks_as(message.actor),
             policy=policy.lease,
             priorities=policy.priorities,
             elevation=message.elevate,
@@ -219,10 +245,12 @@ def rerun_failed(
 
 
 @router.post("/{run_id}/jobs/{name}:cancel")
-def cancel_job(run_id: RunPath, name: NamePath, deps: Deps, message: Reason = UNSAID) -> RunShown:
+def cancel_job(
+    run_id: RunPath, name: NamePath, deps: Deps, who: RunCanceller, message: Reason = UNSAID
+) -> RunShown:
     """Stop one job of a run; the jobs that need it are judged as after any other end."""
-    with deps.change() as connection:
-        whole = run_id_of(connection, run_id)
+    with deps.change_for(who) as connection:
+        whole = run_id_of(connection, run_id, tenant_id=who.tenant_id)
         runs.cancel_job(
             connection,
             whole,
@@ -239,6 +267,12 @@ def cancel_job(run_id: RunPath, name: NamePath, deps: Deps, message: Reason = UN
 def runfile_schema() -> dict[str, object]:
     """Describe run files as JSON schema, for editors."""
     return publish.schema()
+
+
+def _check_elevation(who: Caller, elevation: str | None) -> None:
+    """Whoever asks for more than everybody may has to be allowed to ask (FAR-007)."""
+    if elevation is not None:
+        who.demand(Permission.PRIORITY_ELEVATE)
 
 
 def _view(deps: ApiDependencies, run_id: str) -> RunShown:

@@ -7,7 +7,9 @@ from typing import Annotated
 import sqlalchemy as sa
 from fastapi import APIRouter, Path
 
+from forgeyard.api.callers import RunReader, needs
 from forgeyard.api.dependencies import Deps
+from forgeyard.model.permission import Permission
 from forgeyard.model.transitions import JobState, LeaseState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler import telling
@@ -25,8 +27,10 @@ from forgeyard.store import (
 )
 from forgeyard.store.changes import JOB, find
 from forgeyard.store.engine import read
+from forgeyard.store.naming import demand_job
 
 router = APIRouter(prefix="/v1", tags=["scheduler"])
+LOOKING = needs(Permission.SCHEDULER_READ)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +68,12 @@ class CapacityShown(overview.CapacityView):
 
 
 @router.get("/jobs/{job_id}/scheduling")
-def explain_job(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> JobScheduling:
+def explain_job(
+    job_id: Annotated[str, Path(max_length=64)], deps: Deps, who: RunReader
+) -> JobScheduling:
     """Explain where a job would go now: every runner, with its score or every reason against it."""
     with read(deps.engine) as connection:
+        demand_job(connection, job_id, tenant_id=who.tenant_id)
         in_force = deps.policies.in_force(connection)
         storage = deps.config.store.location()
         job, seen = snapshot.load_with(connection, job_id, in_force.policy, storage=storage)
@@ -96,9 +103,12 @@ def _background(connection: sa.Connection, job_id: str, *, version: int) -> Back
 
 
 @router.get("/jobs/{job_id}/suggestion")
-def suggest_requests(job_id: Annotated[str, Path(max_length=64)], deps: Deps) -> Suggestion:
+def suggest_requests(
+    job_id: Annotated[str, Path(max_length=64)], deps: Deps, who: RunReader
+) -> Suggestion:
     """Suggest what the job might ask for, by what its recent attempts used; change nothing."""
     with read(deps.engine) as connection:
+        demand_job(connection, job_id, tenant_id=who.tenant_id)
         policy = deps.policy(connection).suggestions
         row = find(connection, JOB, job_id)
         measured = estimates.recent_usage(connection, row, most=policy.attempts)
@@ -123,7 +133,7 @@ def _sentence(job: views.JobView, found: Explanation) -> str:
     )
 
 
-@router.get("/scheduler/status")
+@router.get("/scheduler/status", dependencies=[LOOKING])
 def scheduler_status(deps: Deps) -> StatusShown:
     """Tell how much waits and runs, what the last cycle did, and whether anything is stuck."""
     with read(deps.engine) as connection:
@@ -140,21 +150,21 @@ def scheduler_status(deps: Deps) -> StatusShown:
     )
 
 
-@router.get("/scheduler/queues")
+@router.get("/scheduler/queues", dependencies=[LOOKING])
 def scheduler_queues(deps: Deps) -> tuple[overview.QueueView, ...]:
     """List the queues with what waits in them and for how long."""
     with read(deps.engine) as connection:
         return overview.queues(connection)
 
 
-@router.get("/scheduler/queues/by/{grouping}")
+@router.get("/scheduler/queues/by/{grouping}", dependencies=[LOOKING])
 def scheduler_groups(grouping: capacity.Grouping, deps: Deps) -> tuple[capacity.JobGroup, ...]:
     """Count the jobs that could start and those on runners, by one thing."""
     with read(deps.engine) as connection:
         return capacity.job_groups(connection, grouping)
 
 
-@router.get("/scheduler/capacity")
+@router.get("/scheduler/capacity", dependencies=[LOOKING])
 def scheduler_capacity(deps: Deps) -> CapacityShown:
     """Sum up what the runners offer, hold and have left, all together and by pool."""
     with read(deps.engine) as connection:
@@ -165,7 +175,7 @@ def scheduler_capacity(deps: Deps) -> CapacityShown:
     return CapacityShown(**sums, pools=pools)
 
 
-@router.get("/scheduler/runners")
+@router.get("/scheduler/runners", dependencies=[LOOKING])
 def scheduler_runners(deps: Deps) -> tuple[overview.RunnerView, ...]:
     """List every registered runner as the scheduler sees it."""
     with read(deps.engine) as connection:

@@ -5,16 +5,21 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import Field, model_validator
 
+from forgeyard.api.callers import Reprioritiser, ScopeManager, ScopeReader
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.intents import Because
 from forgeyard.api.runs import RunPath
+from forgeyard.model.caller import Caller
 from forgeyard.model.job import Priority
+from forgeyard.model.permission import Permission
+from forgeyard.model.policy import PriorityPolicy
 from forgeyard.model.units import LARGEST
+from forgeyard.scheduler.elevation import is_elevated
 from forgeyard.store import reordering, shares
 from forgeyard.store.engine import read
+from forgeyard.store.naming import demand_job, run_id_of
 from forgeyard.store.reordering import MOST_ADJUSTMENT, Reordered, Reordering
 from forgeyard.store.shares import ScopeView, Shares
-from forgeyard.store.views import run_id_of
 
 router = APIRouter(prefix="/v1/scopes", tags=["scopes"])
 order_router = APIRouter(prefix="/v1", tags=["order"])
@@ -64,6 +69,11 @@ class Reprioritise(Because):
             raise ValueError("priority or adjustment must be given")
         return self
 
+    def check(self, who: Caller, policy: PriorityPolicy) -> None:
+        """Whoever asks for more than everybody may has to be allowed to ask (FAR-007)."""
+        if self.priority is not None and is_elevated(self.priority, None, policy):
+            who.demand(Permission.PRIORITY_ELEVATE)
+
     @property
     def wanted(self) -> Reordering:
         """Say it as the store takes it."""
@@ -71,25 +81,27 @@ class Reprioritise(Because):
 
 
 @router.get("")
-def list_scopes(deps: Deps) -> tuple[ScopeView, ...]:
-    """List every scope with its shares, its limits and what its jobs hold."""
+def list_scopes(deps: Deps, who: ScopeReader) -> tuple[ScopeView, ...]:
+    """List every scope with its shares, its limits and what its jobs hold; a tenant's, its own."""
     with read(deps.engine) as connection:
-        return shares.list_scopes(connection)
+        return shares.list_scopes(connection, tenant=who.tenant_name)
 
 
 @router.get("/{path:path}")
-def show_scope(path: ScopePath, deps: Deps) -> ScopeView:
+def show_scope(path: ScopePath, deps: Deps, who: ScopeReader) -> ScopeView:
     """Show one scope."""
+    who.demand_seen(path)
     with read(deps.engine) as connection:
         return shares.show(connection, path)
 
 
 @router.put("/{path:path}")
-def put_scope(path: ScopePath, message: PutScope, deps: Deps) -> ScopeView:
+def put_scope(path: ScopePath, message: PutScope, deps: Deps, who: ScopeManager) -> ScopeView:
     """Declare a scope, or set its shares if it is still as the caller has seen it."""
+    who.demand_ruled(path)
     declare = shares.create_with_parents if message.parents else shares.create
     wish = message.intent
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         if message.expected_version == 0:
             declare(connection, path, message.shares, intent=wish, rng=deps.rng)
         else:
@@ -99,41 +111,51 @@ def put_scope(path: ScopePath, message: PutScope, deps: Deps) -> ScopeView:
 
 
 @router.post("/{path:path}:pause")
-def pause_scope(path: ScopePath, message: Pause, deps: Deps) -> ScopeView:
+def pause_scope(path: ScopePath, message: Pause, deps: Deps, who: ScopeManager) -> ScopeView:
     """Let no job of a scope start until it is resumed; what runs goes on."""
-    with deps.change() as connection:
+    who.demand_ruled(path)
+    with deps.change_for(who) as connection:
         shares.pause(connection, path, note=message.note, intent=message.intent)
         return shares.show(connection, path)
 
 
 @router.post("/{path:path}:resume")
-def resume_scope(path: ScopePath, message: Because, deps: Deps) -> ScopeView:
+def resume_scope(path: ScopePath, message: Because, deps: Deps, who: ScopeManager) -> ScopeView:
     """Let the jobs of a scope start again."""
-    with deps.change() as connection:
+    who.demand_ruled(path)
+    with deps.change_for(who) as connection:
         shares.resume(connection, path, intent=message.intent)
         return shares.show(connection, path)
 
 
 @order_router.post("/jobs/{job_id}:reprioritise")
 def reprioritise_job(
-    job_id: Annotated[str, Path(max_length=64)], message: Reprioritise, deps: Deps
+    job_id: Annotated[str, Path(max_length=64)],
+    message: Reprioritise,
+    deps: Deps,
+    who: Reprioritiser,
 ) -> Reordered:
     """Change the priority of a job, or what is added to it."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         policy = deps.policy(connection).priorities
+        message.check(who, policy)
+        demand_job(connection, job_id, tenant_id=who.tenant_id)
         return reordering.reprioritise_job(
             connection, job_id, message.wanted, policy=policy, intent=message.intent
         )
 
 
 @order_router.post("/runs/{run_id}:reprioritise")
-def reprioritise_run(run_id: RunPath, message: Reprioritise, deps: Deps) -> tuple[Reordered, ...]:
+def reprioritise_run(
+    run_id: RunPath, message: Reprioritise, deps: Deps, who: Reprioritiser
+) -> tuple[Reordered, ...]:
     """Change the priority of every job of a run that has not ended."""
-    with deps.change() as connection:
+    with deps.change_for(who) as connection:
         policy = deps.policy(connection).priorities
+        message.check(who, policy)
         return reordering.reprioritise_run(
             connection,
-            run_id_of(connection, run_id),
+            run_id_of(connection, run_id, tenant_id=who.tenant_id),
             message.wanted,
             policy=policy,
             intent=message.intent,

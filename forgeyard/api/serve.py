@@ -28,10 +28,11 @@ from activities import production, relay
 from activities.connection import connect_later, payload_codec
 from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
+from forgeyard.api.agent_callers import SessionOwners
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
-from forgeyard.api.callers import SessionOwners
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.heads import HeadKeeper
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
@@ -172,6 +173,7 @@ class _Process:
         self._client = client
         self._blobs = FileBlobStore(config.blob_dir())
         self._blob_problem: str | None = UNKNOWN
+        self._heads = HeadKeeper(engine, config.audit_heads())
         self._rng = entropy.system()
         self.figures = StoreFigures(engine, config.partition)
         self._relay = RelayKick(lambda: relay.relay(client, engine, config.partition))
@@ -259,6 +261,7 @@ class _Process:
             await asyncio.to_thread(self._report_blobs)
             if self._tls is not None:
                 self._tls.refresh(await asyncio.to_thread(self._trust.trusted))
+            await asyncio.to_thread(self._heads.work)
         except Exception as error:
             # No beat, no expiries: the right thing while the store is away.
             _log.warning("renewal beat failed: %s", error)

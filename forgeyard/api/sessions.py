@@ -5,8 +5,8 @@ from typing import Annotated
 from annotated_types import MaxLen
 from fastapi import APIRouter, Query
 
+from forgeyard.api.agent_callers import Caller
 from forgeyard.api.amounts import HeartbeatBody, RegisterBody
-from forgeyard.api.callers import Caller
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.withholding import ShownMark
 from forgeyard.model.protocol import (

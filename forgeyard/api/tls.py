@@ -14,7 +14,7 @@ from typing import Final
 import httpx
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from forgeyard.api.callers import CERTIFICATE
+from forgeyard.api.agent_callers import CERTIFICATE
 from forgeyard.api.trust import Trust
 from forgeyard.config import Config
 from forgeyard.errors import InvalidRequest, Unavailable

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from forgeyard.cli.credentials import Credentials
 from forgeyard.config import ClientConfig, Config
 from forgeyard.errors import InvalidRequest, NotFound, Unauthenticated
 
@@ -55,9 +56,17 @@ def resolve(
         NotFound: a token file that was named does not exist.
         Unauthenticated: there is no token for this URL.
     """
-    own = running_system(config.data_dir).get("api_url")
-    own = own or _listener(config.api.host, config.api.port)
-    return _with_token(config, client, url or client.url or own, own, token_file)
+    running = running_system(config.data_dir).get("api_url")
+    own = running or _listener(config.api.host, config.api.port)
+    logins = logins_of(client)
+    # What runs in the directory where one works is nearer than what one has logged in to.
+    named = url or client.url or running or logins.current() or own
+    return _with_token(config, client, named, own, token_file, logins=logins)
+
+
+def logins_of(client: ClientConfig) -> Credentials:
+    """Tell where the tokens of this person's logins are."""
+    return Credentials(client.credentials.expanduser())
 
 
 def resolve_agent(
@@ -72,11 +81,17 @@ def resolve_agent(
     """
     own = running_system(config.data_dir).get("agent_url")
     own = own or _listener(config.api.agent_host, config.api.agent_port)
-    return _with_token(config, client, url or own, own, token_file)
+    return _with_token(config, client, url or own, own, token_file, logins=None)
 
 
 def _with_token(
-    config: Config, client: ClientConfig, url: str, own: str, token_file: Path | None
+    config: Config,
+    client: ClientConfig,
+    url: str,
+    own: str,
+    token_file: Path | None,
+    *,
+    logins: Credentials | None,
 ) -> Endpoint:
     found = checked_urls(url)
     if token_file is not None:
@@ -85,13 +100,17 @@ def _with_token(
         return Endpoint(urls=found, token=checked_token(client.token, field="FORGEYARD_TOKEN"))
     if client.token_file:
         return Endpoint(urls=found, token=read_token(Path(client.token_file)))
+    kept = logins.token(",".join(found)) if logins is not None else None
+    if kept is not None:
+        return Endpoint(urls=found, token=checked_token(kept, field="login"))
     local, ours = config.token_path(), checked_url(own)
     if all(one == ours or _is_here(one) for one in found) and local.is_file():
         return Endpoint(urls=found, token=read_token(local))
     raise Unauthenticated(
         f"no token for {', '.join(found)}",
         field="token",
-        allowed=f"--token-file, FORGEYARD_TOKEN, or a running system in {config.data_dir}",
+        allowed="--token-file, FORGEYARD_TOKEN, `forgeyard login`,"
+        f" or a running system in {config.data_dir}",
     )
 
 

@@ -11,11 +11,13 @@ from typing import Annotated, Final
 import typer
 
 from forgeyard.cli import (
+    audit,
     ca,
     codec,
     database,
     enrolment,
     job,
+    login,
     output,
     policy,
     pool,
@@ -26,6 +28,7 @@ from forgeyard.cli import (
     scope,
     server,
     store,
+    token,
 )
 from forgeyard.errors import ForgeyardError
 
@@ -51,12 +54,15 @@ app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(store.app, name="store")
+app.add_typer(token.app, name="token")
+app.add_typer(audit.app, name="audit")
 app.add_typer(ca.app, name="ca")
 app.add_typer(codec.app, name="codec")
 app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),
     *(server.worker, server.api, server.agent),
+    *(login.login, login.logout, login.whoami),
 )
 for command in COMMANDS:
     app.command()(command)

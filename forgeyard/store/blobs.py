@@ -266,3 +266,18 @@ def touch(connection: sa.Connection, digest: str) -> int | None:
         .returning(blobs.c.size_bytes)
     ).one_or_none()
     return None if row is None else int(row.size_bytes)
+
+
+def own(connection: sa.Connection, digest: str, tenant_id: str) -> None:
+    """Write down that a tenant has these bytes; forgotten with the blob."""
+    row = {"digest": digest, "tenant_id": tenant_id}
+    changes.upsert(connection, tables.blob_owners, row, changes={})
+
+
+def is_owned(connection: sa.Connection, digest: str, tenant_id: str | None) -> bool:
+    """Tell whether a tenant has shown that it has these bytes; who has no tenant needs not."""
+    owners = tables.blob_owners
+    query = sa.select(owners.c.digest).where(
+        owners.c.digest == digest, owners.c.tenant_id == tenant_id
+    )
+    return tenant_id is None or connection.execute(query).first() is not None

@@ -4,6 +4,7 @@ A transition checks its table, expects the version it read, and writes history i
 transaction; outbox events, deadlines and wakes are written beside it by the caller.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from forgeyard.model.transitions import (
 )
 from forgeyard.redaction import redacted
 from forgeyard.store import tables
+from forgeyard.store.engine import principal_of
 
 Row = Mapping[str, Any]
 
@@ -388,9 +390,14 @@ def audit(
     action: str,
     target: str,
     detail: str = "",
+    before: str | None = None,
+    after: str | None = None,
     now: int,
 ) -> None:
-    """Append one line to the audit trail; what looks like a credential stays out of it."""
+    """Append one line to the audit trail; `before` and `after` are digests of what was changed.
+
+    What looks like a credential stays out of it.
+    """
     connection.execute(
         sa.insert(tables.audit).values(
             at=now,
@@ -399,5 +406,14 @@ def audit(
             action=action,
             target=target,
             detail=redacted(detail),
+            principal=principal_of(connection),
+            before_digest=before,
+            after_digest=after,
         )
     )
+
+
+def digest(value: Mapping[str, object]) -> str:
+    """Name the contents of something that is changed, for the audit trail."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"

@@ -21,6 +21,7 @@ from forgeyard.config import StoreConfig
 from forgeyard.errors import AccountingCorrupt, StoreUnavailable
 
 _WRITE = "forgeyard_write"
+_PRINCIPAL = "forgeyard_principal"
 # Threads of one process take turns here: SQLite's own waiting backs off for seconds under load.
 _TURN = "forgeyard_turn"
 # A host that vanished is given up in half a minute, not in the kernel's quarter of an hour.
@@ -106,8 +107,10 @@ def _open_sqlite(url: sa.URL, config: StoreConfig) -> sa.Engine:
 
 
 @contextmanager
-def write(engine: sa.Engine) -> Generator[sa.Connection]:
+def write(engine: sa.Engine, *, principal: str = "") -> Generator[sa.Connection]:
     """Open one write transaction; commit at the end, roll back on any error.
+
+    Lines that it writes into the audit trail name the principal whose token it acts for.
 
     Raises:
         StoreUnavailable: the database is down, too busy, or broke a deadlock; try again.
@@ -115,9 +118,14 @@ def write(engine: sa.Engine) -> Generator[sa.Connection]:
     """
     turn = cast("_Turn", engine.get_execution_options().get(_TURN, nullcontext()))
     with _translated(), turn, engine.connect() as connection:
-        connection.execution_options(**{_WRITE: True})
+        connection.execution_options(**{_WRITE: True, _PRINCIPAL: principal})
         with connection.begin():
             yield connection
+
+
+def principal_of(connection: sa.Connection) -> str:
+    """Tell for whom a transaction was opened; empty if the system acts by itself."""
+    return str(connection.get_execution_options().get(_PRINCIPAL, ""))
 
 
 @contextmanager

@@ -26,16 +26,18 @@ def enter(
     connection: sa.Connection,
     wanted: Concurrency,
     *,
+    tenant_id: str,
     run_id: str,
     actor: str,
     policy: LeasePolicy,
 ) -> bool:
     """Make room in its group for a new run; tell whether it has to wait for one that goes on.
 
+    Groups of one name in two tenants have nothing to do with each other.
     The group stays locked until the transaction ends. The caller wakes.
     """
     _lock_group(connection, wanted.group)
-    unfinished = _lock_unfinished(connection, wanted.group)
+    unfinished = _lock_unfinished(connection, wanted.group, tenant_id)
     now, held = database_now(connection), False
     for run in unfinished:
         state = str(run["state"])
@@ -68,9 +70,10 @@ def release(connection: sa.Connection, run_id: str) -> bool:
     Raises:
         NotFound: there is no such run.
     """
-    group = changes.find(connection, RUN, run_id)["concurrency_group"]
+    wanted = changes.find(connection, RUN, run_id)
+    group, tenant_id = wanted["concurrency_group"], wanted["tenant_id"]
     _lock_group(connection, group)
-    unfinished = {run["run_id"]: run for run in _lock_unfinished(connection, group)}
+    unfinished = {run["run_id"]: run for run in _lock_unfinished(connection, group, tenant_id)}
     run = unfinished.get(run_id)
     if run is None or run["ready_at"] is not None:
         changes.clear_deadlines(connection, run_id, DeadlineKind.HELD)
@@ -95,12 +98,13 @@ def _lock_group(connection: sa.Connection, group: str) -> None:
     connection.execute(query).one()
 
 
-def _lock_unfinished(connection: sa.Connection, group: str) -> list[Row]:
+def _lock_unfinished(connection: sa.Connection, group: str, tenant_id: str) -> list[Row]:
     """Lock by id the runs of a group that have not ended."""
     query = (
         sa.select(_runs)
         .where(
             _runs.c.concurrency_group == group,
+            _runs.c.tenant_id == tenant_id,
             _runs.c.state.in_([s.value for s in RunState if s not in FINAL_RUN_STATES]),
         )
         .order_by(_runs.c.run_id)

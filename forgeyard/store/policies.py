@@ -123,8 +123,7 @@ def set_policy(
             value=expected_version,
             allowed=f"{before.version}, once you have read that policy",
         )
-    version = _next_version(connection)
-    now = database_now(connection)
+    version, now = _next_version(connection), database_now(connection)
     row = {
         "version": version,
         "digest": digest,
@@ -142,6 +141,8 @@ def set_policy(
         action="policy.set",
         target=f"policy {version}",
         detail=f"{digest}: {reason}",
+        before=before.digest,
+        after=digest,
         now=now,
     )
     changes.wake_all_waiting(connection, reason=f"policy {version} is in force")

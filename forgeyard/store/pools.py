@@ -113,7 +113,8 @@ def create(
         raise Conflict(f"there is a pool {name}", field="name", value=name, allowed="another name")
     scope = {"scope_id": pool_id, "level": LEVEL, "kind": "pool", "name": name, "parent_id": ROOT}
     connection.execute(sa.insert(_scopes).values(scope))
-    _told(connection, "pool.create", pool_id, intent, _said(rules))
+    after = changes.digest(_ruled(connection, rules))
+    _told(connection, "pool.create", pool_id, intent, _said(rules), after=after)
     return pool_id
 
 
@@ -125,8 +126,11 @@ def change(connection: sa.Connection, name_or_id: str, rules: PoolRules, intent:
         InvalidRequest: it is reserved for nobody.
     """
     pool = _lock(connection, name_or_id)
-    _update(connection, pool, _ruled(connection, rules))
-    _told(connection, "pool.set", pool["pool_id"], intent, _said(rules))
+    ruled = _ruled(connection, rules)
+    _update(connection, pool, ruled)
+    before, after = changes.digest({name: pool[name] for name in ruled}), changes.digest(ruled)
+    said = _said(rules)
+    _told(connection, "pool.set", pool["pool_id"], intent, said, before=before, after=after)
 
 
 def drain(connection: sa.Connection, name_or_id: str, intent: Intent) -> None:
@@ -291,7 +295,14 @@ def _update(connection: sa.Connection, pool: Row, values: Mapping[str, object]) 
 
 
 def _told(
-    connection: sa.Connection, action: str, target: str, intent: Intent, what: str = ""
+    connection: sa.Connection,
+    action: str,
+    target: str,
+    intent: Intent,
+    what: str = "",
+    *,
+    before: str | None = None,
+    after: str | None = None,
 ) -> None:
     """Audit a change, let what could never run be judged again, and wake every loop."""
     changes.audit(
@@ -301,6 +312,8 @@ def _told(
         action=action,
         target=target,
         detail=": ".join(part for part in (what, intent.reason) if part),
+        before=before,
+        after=after,
         now=database_now(connection),
     )
     generations.bump(connection)

@@ -22,7 +22,7 @@ from forgeyard.model.transitions import (
 )
 from forgeyard.scheduler.elevation import check_elevation, is_elevated
 from forgeyard.scheduler.snapshot import CLASS_OF
-from forgeyard.store import changes, codec, groups, jobs, scopes, shares, specs, tables
+from forgeyard.store import blobs, changes, codec, groups, jobs, scopes, shares, specs, tables
 from forgeyard.store.births import Birth, draw_id, give_birth
 from forgeyard.store.changes import RUN, DeadlineKind, Row
 from forgeyard.store.engine import database_now
@@ -55,6 +55,8 @@ class Submission:
     """The path of a queue; else the run file's, else the default one."""
     elevation: str | None = None
     """Why it may have a priority that not everybody may ask for; audited."""
+    tenant_id: str | None = None
+    """Whose queues and sources alone it may use, and whose keys its key is among; None: all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +93,11 @@ def submit(
         earlier = _claim_key(connection, submission, run_id, now=now)
         if earlier is not None:
             return Submitted(run_id=earlier, created=False)
+    if submission.source_digest is not None:
+        _check_theirs(connection, submission.source_digest, submission.tenant_id)
     _use_source(connection, submission.source_digest, now=now)
-    queue = shares.queue_of(connection, submission.queue or submission.spec.queue)
+    path = submission.queue or submission.spec.queue
+    queue = shares.queue_for(connection, path, tenant_id=submission.tenant_id)
     birth = Birth(
         run_id=run_id,
         spec=injected(
@@ -172,6 +177,7 @@ def _begin(
         held = groups.enter(
             connection,
             birth.spec.concurrency,
+            tenant_id=birth.scopes[0],
             run_id=birth.run_id,
             actor=birth.submitted_by,
             policy=policy,
@@ -385,14 +391,17 @@ def _claim_key(
     On PostgreSQL the insert waits for a transaction that is just using the same key.
     """
     keys = tables.idempotency
+    key = submission.idempotency_key
+    if submission.tenant_id is not None:
+        key = f"{submission.tenant_id} {key}"  # no key that is sent has a space
     row = {
-        "key": submission.idempotency_key,
+        "key": key,
         "body_digest": submission.body_digest,
         "run_id": run_id,
         "created_at": now,
     }
     changes.upsert(connection, keys, row, changes={})
-    query = sa.select(keys).where(keys.c.key == submission.idempotency_key)
+    query = sa.select(keys).where(keys.c.key == key)
     kept = connection.execute(query).mappings().one()
     if kept["run_id"] == run_id:
         return None
@@ -410,15 +419,25 @@ def _use_source(connection: sa.Connection, digest: str | None, *, now: int) -> N
     """Insist that the source is stored, and keep retention off it."""
     if digest is None:
         return
-    blobs = tables.blobs
-    used = connection.execute(sa.update(blobs).where(blobs.c.digest == digest).values(used_at=now))
+    table = tables.blobs
+    used = connection.execute(sa.update(table).where(table.c.digest == digest).values(used_at=now))
     if used.rowcount != 1:
-        raise NotFound(
-            f"the source {digest} was not uploaded",
-            field="source_digest",
-            value=digest,
-            allowed="the digest of a blob uploaded before",
-        )
+        raise _not_uploaded(digest)
+
+
+def _check_theirs(connection: sa.Connection, digest: str, tenant_id: str | None) -> None:
+    """Knowing the digest of somebody's source is not having it."""
+    if not blobs.is_owned(connection, digest, tenant_id):
+        raise _not_uploaded(digest)
+
+
+def _not_uploaded(digest: str) -> NotFound:
+    return NotFound(
+        f"the source {digest} was not uploaded",
+        field="source_digest",
+        value=digest,
+        allowed="the digest of a blob uploaded before",
+    )
 
 
 def _jobs_of(connection: sa.Connection, run_id: str) -> list[Row]:

@@ -63,11 +63,15 @@ class ScopeView:
     used: Usage
 
 
-def list_scopes(connection: sa.Connection) -> tuple[ScopeView, ...]:
-    """List every scope by its path, the root first."""
+def list_scopes(connection: sa.Connection, *, tenant: str | None = None) -> tuple[ScopeView, ...]:
+    """List every scope by its path, the root first; where one is named, a tenant's alone."""
     rows, used = by_path(connection), scopes.usage(connection)
     ordered = sorted(rows, key=lambda path: (path != EVERYTHING, path.startswith(POOL), path))
-    return tuple(_view(path, rows[path], used) for path in ordered)
+    return tuple(
+        _view(path, rows[path], used)
+        for path in ordered
+        if tenant is None or path.split("/")[0] == tenant
+    )
 
 
 def by_path(connection: sa.Connection) -> dict[str, Row]:
@@ -120,6 +124,24 @@ def queue_of(connection: sa.Connection, path: str | None) -> tuple[str, str, str
     )
 
 
+def queue_for(
+    connection: sa.Connection, path: str | None, *, tenant_id: str | None
+) -> tuple[str, str, str, str]:
+    """Find a queue for somebody whom a tenant may bound: the others' are as if there were none.
+
+    Raises:
+        NotFound: no queue of theirs has this path; near ones are named.
+    """
+    if tenant_id is None:
+        return queue_of(connection, path)
+    known, wanted = by_path(connection), path or DEFAULT_QUEUE
+    (tenant,) = (name for name, row in known.items() if row["scope_id"] == tenant_id)
+    if wanted.split("/")[0] != tenant:
+        theirs = {name: row for name, row in known.items() if name.split("/")[0] == tenant}
+        raise _missing("queue", wanted, {x: y for x, y in theirs.items() if y["kind"] == "queue"})
+    return queue_of(connection, wanted)
+
+
 def path_of(connection: sa.Connection, scope_ids: Collection[str]) -> str:
     """Write the path of a queue from its own id and those of the scopes around it."""
     query = sa.select(_scopes.c.name).where(_scopes.c.scope_id.in_(scope_ids))
@@ -159,7 +181,8 @@ def create(
         **asdict(shares),
     }
     connection.execute(sa.insert(_scopes).values(row))
-    _tell(connection, "scope.create", path, intent, said=_said(shares), now=now)
+    after = changes.digest(_of_operators({**row, "paused": 0, "note": None}))
+    _tell(connection, "scope.create", path, intent, said=_said(shares), after=after, now=now)
 
 
 def create_with_parents(
@@ -208,9 +231,7 @@ def change(
             value=expected_version,
             allowed=f"{row['version']}, once you have read that",
         )
-    _write(connection, row, asdict(shares))
-    now = database_now(connection)
-    _tell(connection, "scope.set", path, intent, said=_said(shares), now=now)
+    _write(connection, row, asdict(shares), path=path, intent=intent, said=_said(shares))
 
 
 def pause(connection: sa.Connection, path: str, *, note: str, intent: Intent) -> None:
@@ -220,9 +241,8 @@ def pause(connection: sa.Connection, path: str, *, note: str, intent: Intent) ->
         NotFound: nothing has this path.
     """
     row = _locked(connection, _find(connection, path))
-    _write(connection, row, {"paused": 1, "note": note})
-    now = database_now(connection)
-    _tell(connection, "scope.pause", path, intent, said=note, now=now)
+    paused = {"paused": 1, "note": note}
+    _write(connection, row, paused, path=path, intent=intent, said=note, action="scope.pause")
 
 
 def resume(connection: sa.Connection, path: str, *, intent: Intent) -> None:
@@ -232,9 +252,8 @@ def resume(connection: sa.Connection, path: str, *, intent: Intent) -> None:
         NotFound: nothing has this path.
     """
     row = _locked(connection, _find(connection, path))
-    _write(connection, row, {"paused": 0, "note": None})
-    now = database_now(connection)
-    _tell(connection, "scope.resume", path, intent, said="", now=now)
+    resumed = {"paused": 0, "note": None}
+    _write(connection, row, resumed, path=path, intent=intent, action="scope.resume")
 
 
 def _find(connection: sa.Connection, path: str) -> Row:
@@ -245,6 +264,9 @@ def _find(connection: sa.Connection, path: str) -> Row:
 
 
 def _missing(what: str, path: str, known: Mapping[str, Row]) -> NotFound:
+    # Whoever knows a tenant need not be of another one.
+    beside = [name for name in known if name.split("/")[0] == path.split("/")[0]]
+    known = {name: known[name] for name in beside} or known
     near = difflib.get_close_matches(path, known, n=_NEAR, cutoff=0.5)
     return NotFound(
         f"there is no {what} {path!r}",
@@ -282,14 +304,40 @@ def _locked(connection: sa.Connection, row: Row) -> Row:
     return dict(connection.execute(query).mappings().one())
 
 
-def _write(connection: sa.Connection, row: Row, values: Mapping[str, object]) -> None:
+def _write(
+    connection: sa.Connection,
+    row: Row,
+    values: Mapping[str, object],
+    *,
+    path: str,
+    intent: Intent,
+    action: str = "scope.set",
+    said: str = "",
+) -> None:
+    """Change a locked scope, and tell of it."""
     changed = {**values, "version": row["version"] + 1}
     query = sa.update(_scopes).where(_scopes.c.scope_id == row["scope_id"])
     connection.execute(query.values(changed))
+    before, after = (changes.digest(_of_operators(one)) for one in (row, {**row, **changed}))
+    now = database_now(connection)
+    _tell(connection, action, path, intent, said=said, before=before, after=after, now=now)
+
+
+def _of_operators(row: Row) -> dict[str, object]:
+    """Pick what operators set of a scope."""
+    return {name: row[name] for name in (*Shares.__slots__, "paused", "note")}
 
 
 def _tell(
-    connection: sa.Connection, action: str, path: str, intent: Intent, *, said: str, now: int
+    connection: sa.Connection,
+    action: str,
+    path: str,
+    intent: Intent,
+    *,
+    said: str,
+    before: str | None = None,
+    after: str,
+    now: int,
 ) -> None:
     """Audit a change and wake whoever may have waited for it."""
     changes.audit(
@@ -299,6 +347,8 @@ def _tell(
         action=action,
         target=path,
         detail=f"{said}: {intent.reason}" if said else intent.reason,
+        before=before,
+        after=after,
         now=now,
     )
     changes.wake_all_waiting(connection, reason=f"{action} {path}")

@@ -3,6 +3,7 @@
 import sqlalchemy as sa
 
 from forgeyard.store.lineage_tables import lineage, store_claims, store_marks
+from forgeyard.store.people_tables import api_tokens, audit_chain, blob_owners
 from forgeyard.store.rule_tables import (
     cycles,
     device_holds,
@@ -23,9 +24,12 @@ from forgeyard.store.table_parts import SERIAL, metadata, number, text
 from forgeyard.store.trust_tables import certificates, enrolments
 
 __all__ = [
+    "api_tokens",
     "artifacts",
     "attempts",
     "audit",
+    "audit_chain",
+    "blob_owners",
     "blobs",
     "caches",
     "certificates",
@@ -457,11 +461,14 @@ audit = sa.Table(
     metadata,
     sa.Column("audit_id", SERIAL, primary_key=True, autoincrement=True),
     number("at"),
-    text("actor"),
+    text("actor"),  # as claimed
     text("channel"),
     text("action"),
     text("target"),
     text("detail"),
+    text("principal", default=""),  # whose token it was; nobody's if the system acts by itself
+    text("before_digest", nullable=True),  # of what was changed
+    text("after_digest", nullable=True),
 )
 
 findings = sa.Table(

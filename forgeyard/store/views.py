@@ -11,7 +11,7 @@ from functools import reduce
 
 import sqlalchemy as sa
 
-from forgeyard.errors import AmbiguousName, InvalidRequest, NotFound
+from forgeyard.errors import InvalidRequest
 from forgeyard.model.protocol import StepResult, TestCounts
 from forgeyard.model.run import GitSource
 from forgeyard.model.transitions import FINAL_RUN_STATES, RunState
@@ -32,6 +32,8 @@ from forgeyard.store.artifacts import Artifact
 from forgeyard.store.changes import DeadlineKind, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.jobs import is_held
+from forgeyard.store.naming import is_of
+from forgeyard.store.naming import run_id_of as run_id_of
 from forgeyard.store.overview import CapacityView as CapacityView
 from forgeyard.store.overview import QueueView as QueueView
 from forgeyard.store.overview import RunnerView as RunnerView
@@ -43,8 +45,6 @@ from forgeyard.store.overview import scheduler_status as scheduler_status
 from forgeyard.store.waiting import Surroundings
 
 _ID = re.compile(r"[0-9A-Za-z_]{1,64}")
-_PREFIX = "run_"
-_CANDIDATES = 5
 _DECODED = ("runner", "pool", "steps", "tests")
 
 
@@ -196,45 +196,6 @@ class HistoryLine:
     at: int
 
 
-def run_id_of(connection: sa.Connection, typed: str) -> str:
-    """Complete a run's id, written whole or as a beginning, with `run_` or without.
-
-    Raises:
-        NotFound: no run's id begins so.
-        AmbiguousName: several do; `allowed` names the newest of them.
-    """
-    body = typed.removeprefix(_PREFIX).upper()
-    if not body.isascii() or not body.isalnum():
-        raise _no_run(typed)
-    begins = _PREFIX + body
-    runs = tables.runs
-    whole = sa.select(runs.c.run_id).where(runs.c.run_id == begins)
-    if connection.execute(whole).first() is not None:
-        return begins
-    query = (
-        sa.select(runs.c.run_id, runs.c.name)
-        .where(runs.c.run_id.startswith(begins, autoescape=True))
-        .order_by(runs.c.run_id.desc())
-        .limit(_CANDIDATES + 1)
-    )
-    found = {run_id: name for run_id, name in connection.execute(query)}
-    if len(found) == 1:
-        return str(next(iter(found)))
-    if not found:
-        raise _no_run(typed)
-    shown = [f"{run_id} ({name})" for run_id, name in found.items()][:_CANDIDATES]
-    raise AmbiguousName(
-        f"the ids of several runs begin with {typed}",
-        field="run_id",
-        value=typed,
-        allowed=", ".join([*shown, "…"] if len(found) > _CANDIDATES else shown),
-    )
-
-
-def _no_run(run_id: str) -> NotFound:
-    return NotFound(f"no run {run_id!a}", field="run_id", value=ascii(run_id))
-
-
 def run(connection: sa.Connection, run_id_or_prefix: str) -> RunView:
     """Show a run with its jobs and their attempts; the same number of queries for any size."""
     run_id = run_id_of(connection, run_id_or_prefix)
@@ -303,6 +264,7 @@ def _waits_for() -> sa.Label[str | None]:
             runs.c.ready_at.is_(None),
             runs.c.state == RunState.QUEUED.value,
             other.c.concurrency_group == runs.c.concurrency_group,
+            other.c.tenant_id == runs.c.tenant_id,
             other.c.state.in_([s.value for s in RunState if s not in FINAL_RUN_STATES]),
             other.c.ready_at.is_not(None),
         )
@@ -426,8 +388,9 @@ def list_runs(
     limit: int,
     before: str | None = None,
     state: RunState | None = None,
+    tenant_id: str | None = None,
 ) -> RunPage:
-    """List runs, newest first, from after the cursor `before`.
+    """List runs, newest first, from after the cursor `before`; where one is given, a tenant's.
 
     Raises:
         InvalidRequest: the cursor is none of ours.
@@ -435,9 +398,11 @@ def list_runs(
     runs, jobs = tables.runs, tables.jobs
     of_run = sa.select(sa.func.count()).where(jobs.c.run_id == runs.c.run_id)
     query = sa.select(runs, of_run.scalar_subquery().label("jobs"), _waits_for())
+    query = query.where(is_of(runs, tenant_id))
     if before is not None:
         query = query.where(
-            sa.tuple_(runs.c.created_at, runs.c.run_id) < _position(connection, before)
+            sa.tuple_(runs.c.created_at, runs.c.run_id)
+            < _position(connection, before, tenant_id=tenant_id)
         )
     if state is not None:
         query = query.where(runs.c.state == RunState(state).value)
@@ -452,10 +417,10 @@ def _summary(row: Row) -> RunSummary:
     return RunSummary(git=specs.git(row), **{name: row[name] for name in plain})
 
 
-def _position(connection: sa.Connection, run_id: str) -> sa.Tuple:
+def _position(connection: sa.Connection, run_id: str, *, tenant_id: str | None) -> sa.Tuple:
     """Find where a page ended: the cursor is the id of its last run."""
     runs = tables.runs
-    query = sa.select(runs.c.created_at).where(runs.c.run_id == run_id)
+    query = sa.select(runs.c.created_at).where(runs.c.run_id == run_id, is_of(runs, tenant_id))
     created_at = connection.execute(query).scalar_one_or_none() if _ID.fullmatch(run_id) else None
     if created_at is None:
         raise InvalidRequest(

@@ -20,7 +20,7 @@ from forgeyard import archive
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
-from forgeyard.api.callers import SessionOwners
+from forgeyard.api.agent_callers import SessionOwners
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures

@@ -12,8 +12,8 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 
 from forgeyard.api.agent_app import create_agent_app
+from forgeyard.api.agent_callers import SessionOwners
 from forgeyard.api.app import create_app
-from forgeyard.api.callers import SessionOwners
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures

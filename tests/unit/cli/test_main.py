@@ -71,7 +71,9 @@ def test_all_commands_of_the_issue_are_there() -> None:
         *(f"runner {name}" for name in ("list", "show", "drain", "undrain")),
         *(f"policy {name}" for name in ("show", "check", "set", "history")),
         *(f"scope {name}" for name in ("list", "create", "set", "pause", "resume")),
-        "job reprioritise",
+        *(f"token {name}" for name in ("create", "list", "revoke")),
+        *(f"audit {name}" for name in ("list", "head", "verify")),
+        *("job reprioritise", "login", "logout", "whoami"),
     }
     assert wanted <= have
 
