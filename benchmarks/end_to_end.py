@@ -17,12 +17,12 @@ from statistics import mean
 from temporalio.client import Client
 
 from activities import contracts
+from activities.connection import connect
 from benchmarks import costs
 from benchmarks.bare import BareRunner
 from benchmarks.costs import Cost
 from benchmarks.measures import Goal, at_least, at_most, percentile
 from benchmarks.system import SLOTS, Batch, System, Timeline, started
-from worker.wiring import connect
 
 Figures = dict[str, float]
 TRUE = "true"

@@ -7,10 +7,11 @@ key), the TOML file. An unknown key is an error, in each of them.
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -39,6 +40,13 @@ DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
 """What a device may be called: it stands in lists with commas between."""
 
 
+class Profile(StrEnum):
+    """What a system is for."""
+
+    DEVELOPMENT = "development"
+    PRODUCTION = "production"
+
+
 class Group(BaseModel):
     """A group of settings; frozen, and strict about names."""
 
@@ -46,11 +54,32 @@ class Group(BaseModel):
 
 
 class TemporalConfig(Group):
-    """Where Temporal is."""
+    """Where Temporal is, how it is sure of us and we of it, and what it may read."""
 
     address: str = "127.0.0.1:7233"
     namespace: str = "default"
     ui_url: str = "http://127.0.0.1:8233"
+    """Where its Web UI is; pages from there may ask the API to decode what Temporal keeps."""
+    tls: bool = False
+    """Speak TLS; any of the settings below up to the API key says so as well."""
+    ca_file: str = ""
+    """PEM of who signs the server's certificate; empty means whom this machine trusts."""
+    server_name: str = ""
+    """The name in the server's certificate, if it is another one than the address."""
+    cert_file: str = ""
+    """PEM of the certificate that this process shows, and those above it."""
+    key_file: str = ""
+    """PEM of that certificate's key; 0600."""
+    api_key_file: str = ""
+    """A 0600 file with the key that is sent with every call, over TLS only."""
+    codec_keys_file: str = ""
+    """A 0600 file of keys, from `forgeyard codec new-key`, that seal what Temporal keeps."""
+
+    @model_validator(mode="after")
+    def _pairs(self) -> Self:
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("cert_file and key_file go together")
+        return self
 
 
 class StoreConfig(Group):
@@ -88,6 +117,15 @@ class ApiConfig(Group):
     port: int = Field(default=8700, ge=0, le=65_535)
     agent_host: str = "127.0.0.1"
     agent_port: int = Field(default=8701, ge=0, le=65_535)
+    agent_identity: Literal["token", "certificate"] = "token"
+    """How agents prove who they are. By the token of the data directory, which makes them admin of
+    everything, only from this host; from elsewhere by certificates of the authority here."""
+    authority: str = ""
+    """The folder of the authority; empty means `DATA_DIR/ca`."""
+    certificate_s: int = Field(default=24 * 3600, ge=10, le=90 * 24 * 3600)
+    """How long a runner's certificate is good; it is renewed after half of that."""
+    agent_versions: str = Field(default="", max_length=100)
+    """Which versions of the agent are admitted, such as `>=0.2,<1`; empty for every one."""
     poll_ms: int = Field(default=100, ge=10)
     long_poll_s: float = Field(default=20.0, gt=0)
     at_once: int = Field(default=256, ge=1)
@@ -249,6 +287,8 @@ class Config(BaseSettings):
 
     data_dir: Path = Path(".forgeyard")
     partition: str = "default"
+    profile: Profile = Profile.DEVELOPMENT
+    """In production, what is made for trying out is refused."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     temporal: TemporalConfig = TemporalConfig()
     store: StoreConfig = StoreConfig()
@@ -281,6 +321,10 @@ class Config(BaseSettings):
     def token_path(self) -> Path:
         """Tell where the API token lies."""
         return self.data_dir / "token"
+
+    def authority_dir(self) -> Path:
+        """Tell where the authority lies that signs runners."""
+        return Path(self.api.authority) if self.api.authority else self.data_dir / "ca"
 
     def blob_dir(self) -> Path:
         """Tell where blobs lie."""

@@ -12,3 +12,8 @@ def system() -> random.Random:
 def token() -> str:
     """Make a secret of 256 bits, safe in a URL."""
     return secrets.token_urlsafe(32)
+
+
+def secret(count: int) -> bytes:
+    """Make a secret of so many bytes."""
+    return secrets.token_bytes(count)

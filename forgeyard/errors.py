@@ -13,6 +13,8 @@ A subclass fixes `code` (stable, part of the API), the HTTP status and the comma
 import re
 from typing import ClassVar, Final
 
+from forgeyard.redaction import redacted
+
 _SECRET_USER: Final = re.compile(r"\b(https?://)[^/\s]*@")
 _PASSWORD: Final = re.compile(r"\b([a-z][a-z0-9+.-]*://[^/\s:@]*):[^/\s]*@")
 
@@ -45,7 +47,7 @@ class ForgeyardError(Exception):
 
 def shortened(value: object, limit: int = 120) -> str:
     """Print a value for an error message, never longer than `limit` characters."""
-    text = without_credentials(str(value))
+    text = redacted(without_credentials(str(value)))
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
@@ -131,6 +133,18 @@ class WrongDigest(Rejected):
     """Bytes do not hash to the digest that was promised for them."""
 
     code = "blob.wrong_digest"
+
+
+class UnreadablePayload(Rejected):
+    """What Temporal keeps is sealed with a key that is not known here, or was changed."""
+
+    code = "codec.unreadable"
+
+
+class UnfitForProduction(Rejected):
+    """What is made for trying out was given to a production system."""
+
+    code = "profile.unfit"
 
 
 class UnsafePath(Rejected):

@@ -13,9 +13,10 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError
 from temporalio.worker import UnsandboxedWorkflowRunner
 
-from activities import starts
+from activities import production, starts
+from activities.connection import connect
 from forgeyard import telemetry, tracing
-from forgeyard.config import Config
+from forgeyard.config import Config, Profile
 from forgeyard.errors import StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import migrate
@@ -25,7 +26,6 @@ from worker.sole import sole_scheduler
 from worker.wiring import (
     Parts,
     build_worker,
-    connect,
     own_runtime,
     register_search_attributes,
     version_of,
@@ -46,7 +46,10 @@ async def run_worker(
     Raises:
         Conflict: another worker uses the same SQLite file.
         SchemaMismatch: the database's schema is not for this release.
+        UnfitForProduction: the store or Temporal is made for trying out, and the profile is not.
+        NotFound, Forbidden, Corrupt, InvalidFile: a certificate or key cannot be used.
     """
+    production.demand_store(config)
     engine = open_engine(config.database_url(), config.store)
     with contextlib.suppress(StoreUnavailable):
         migrate.demand_fit(engine)
@@ -85,6 +88,7 @@ async def connected(
     while not stop.is_set():
         try:
             client = await connect(config.temporal, runtime=runtime)
+            await production.demand_server(client, config)
             added = await register_search_attributes(client)
         except (RuntimeError, RPCError) as error:
             logger.warning(
@@ -102,6 +106,9 @@ async def connected(
             config.temporal.namespace,
             ", ".join(added) or "nothing new",
         )
+        if config.profile is Profile.PRODUCTION:
+            for door in await production.open_doors(config.temporal):
+                logger.warning("%s", door)
         return client
     return None
 

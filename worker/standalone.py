@@ -23,17 +23,20 @@ import httpx
 from activities.contracts import SEARCH_ATTRIBUTES
 from forgeyard import clock, config
 from forgeyard.api.auth import ensure_token
+from forgeyard.api.tls import agent_tls
 from forgeyard.config import Config
-from forgeyard.errors import Conflict, PortTaken, Unavailable
+from forgeyard.errors import Conflict, PortTaken, Unauthenticated, Unavailable
 from forgeyard.store.engine import open_engine
 from forgeyard.store.lineage import ADVICE
 from forgeyard.store.migrate import upgrade
+from forgeyard.trust.keys import save_private
 from worker.sole import held
 
 Say = Callable[[str], None]
 READY_WITHIN_S = 60.0
 STOP_WITHIN_S = 20.0
 RESTARTS = 5
+DENIED: Final = Unauthenticated.exit_code
 TEMPORAL_TUNING: Final = (
     'history.timerProcessorMaxTimeShift="10ms"',
     # Else the one shard looks for new tasks 20 times a second, which adds up to 50 ms to each.
@@ -86,6 +89,7 @@ class Standalone:
             Unavailable: a child ended or did not answer in time; its log's last lines say why.
         """
         settings = self._settings
+        agent_tls(settings)
         self._logs.mkdir(parents=True, exist_ok=True)
         ensure_token(settings.token_path())
         engine = open_engine(settings.database_url(), settings.store)
@@ -108,9 +112,12 @@ class Standalone:
     def supervise(self, stop: Callable[[], bool]) -> None:
         """Watch the children until `stop`, starting again what ends by itself, a few times."""
         while not stop():
-            for child in self._children:
+            for child in tuple(self._children):
                 code = child.process.poll()
-                if code is not None:
+                if code == DENIED and child.name.startswith("agent-"):
+                    self._say(f"{child.name} was shut out; it is not started again")
+                    self._children.remove(child)
+                elif code is not None:
                     self._restart(child, code)
             time.sleep(0.2)
 
@@ -163,6 +170,7 @@ class Standalone:
             FORGEYARD_API__PORT=str(httpx.URL(endpoints.api_url).port),
             FORGEYARD_API__AGENT_HOST=settings.api.agent_host,
             FORGEYARD_API__AGENT_PORT=str(httpx.URL(endpoints.agent_url).port),
+            FORGEYARD_API__AGENT_IDENTITY=settings.api.agent_identity,
             FORGEYARD_AGENT=settings.agent.model_dump_json(),
         )
 
@@ -193,14 +201,36 @@ class Standalone:
             self._say(f"Temporal keeps histories for its default time: {done.stderr.decode()}")
 
     def _agent_command(self, number: int, agents: int) -> tuple[str, ...]:
-        name = self._settings.agent.name or socket.gethostname()
         settings = self._settings
+        host = settings.agent.name or socket.gethostname()
+        name = host if agents == 1 else f"{host}-{number}"
+        work_dir = settings.data_dir.resolve() / "agents" / str(number)
         return (
             *(*_forgeyard(), "agent", "--join", self.endpoints.agent_url),
-            *("--token-file", str(settings.token_path())),
-            *("--name", name if agents == 1 else f"{name}-{number}"),
-            *("--work-dir", str(settings.data_dir.resolve() / "agents" / str(number))),
+            *self._credentials(name, work_dir),
+            *("--name", name),
+            *("--work-dir", str(work_dir)),
         )
+
+    def _credentials(self, name: str, work_dir: Path) -> tuple[str, ...]:
+        """Say how one of our own agents proves itself: by the token, or invited like any other."""
+        settings = self._settings
+        if settings.api.agent_identity == "token":
+            return ("--token-file", str(settings.token_path()))
+        wish = {
+            "runner_name": name,
+            # Each start is a new enrolment, so that one which was off for long comes back.
+            "generation": int(clock.now().timestamp()),
+            "grant": {"trust": settings.agent.trust.value, "labels": dict(settings.agent.labels)},
+            "reason": "started by forgeyard up",
+            "actor": "up",
+        }
+        made = json.loads(self._ask("POST", "/v1/enrolments", wish))
+        work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        token = work_dir / "enrolment-token"
+        token.unlink(missing_ok=True)
+        save_private(token, made["token"].encode())
+        return ("--enrol-token-file", str(token), "--ca-pin", made["pin"])
 
     def _await(self, name: str, answers: Callable[[], bool]) -> None:
         child = next(child for child in self._children if child.name == name)
@@ -220,14 +250,29 @@ class Standalone:
         return answer is not None and b'"online"' in answer
 
     def _get(self, path: str) -> bytes | None:
+        try:
+            return self._ask("GET", path)
+        except Unavailable:
+            return None
+
+    def _ask(self, method: str, path: str, body: object = None) -> bytes:
+        """Ask the API as its admin.
+
+        Raises:
+            Unavailable: it does not answer, or not well.
+        """
         token = self._settings.token_path().read_text().strip()
         headers = {"authorization": f"Bearer {token}"}
+        url = f"{self.endpoints.api_url}{path}"
         try:
-            url = f"{self.endpoints.api_url}{path}"
-            answer = httpx.get(url, headers=headers, timeout=2, trust_env=False)
-        except httpx.HTTPError:
-            return None
-        return answer.content if answer.is_success else None
+            answer = httpx.request(
+                method, url, headers=headers, json=body, timeout=2, trust_env=False
+            )
+        except httpx.HTTPError as error:
+            raise Unavailable(f"{url}: {error}") from error
+        if not answer.is_success:
+            raise Unavailable(f"{url}: {answer.status_code} {answer.text[:500]}")
+        return answer.content
 
     def _last_lines(self, name: str, lines: int = 15) -> str:
         log = self._logs / f"{name}.log"
@@ -305,9 +350,10 @@ def _choose_endpoints(settings: Config) -> Endpoints:
     ui_port = _port(ui.host, ui.port if ui.port is not None else 8233, "temporal.ui_url")
     api = _port(settings.api.host, settings.api.port, "api.port")
     agent = _port(settings.api.agent_host, settings.api.agent_port, "api.agent_port")
+    scheme = "http" if settings.api.agent_identity == "token" else "https"
     return Endpoints(
         api_url=f"http://{_reachable(settings.api.host)}:{api}",
-        agent_url=f"http://{_reachable(settings.api.agent_host)}:{agent}",
+        agent_url=f"{scheme}://{_reachable(settings.api.agent_host)}:{agent}",
         temporal_address=f"{host}:{temporal}",
         ui_url=f"http://{ui.host}:{ui_port}",
         token_file=str(settings.token_path().resolve()),

@@ -1,4 +1,4 @@
-"""Puts a Temporal worker together from a client, an engine and a policy; connects and registers.
+"""Puts a Temporal worker together from a client, an engine and a policy; registers.
 
 Knows every workflow and activity, and no rule.
 """
@@ -18,7 +18,6 @@ from temporalio.api.operatorservice.v1 import (
 )
 from temporalio.client import Client
 from temporalio.common import VersioningBehavior, WorkerDeploymentVersion
-from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.runtime import PrometheusConfig, Runtime, TelemetryConfig
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import Worker, WorkerDeploymentConfig, WorkflowRunner
@@ -31,7 +30,7 @@ from activities.relay import RelayActivities, Waker
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import RetentionActivities, UpkeepActivities
 from forgeyard import entropy
-from forgeyard.config import MetricsConfig, RetentionConfig, TemporalConfig, WorkerConfig
+from forgeyard.config import MetricsConfig, RetentionConfig, WorkerConfig
 from forgeyard.errors import PortTaken
 from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy
@@ -105,30 +104,6 @@ def own_runtime(config: MetricsConfig) -> Runtime | None:
             value=config.temporal_port,
             allowed="a free port",
         ) from error
-
-
-async def connect(config: TemporalConfig, *, runtime: Runtime | None = None) -> Client:
-    """Connect to Temporal.
-
-    Raises:
-        RuntimeError: the server does not answer.
-    """
-    return await Client.connect(
-        config.address,
-        namespace=config.namespace,
-        data_converter=pydantic_data_converter,
-        runtime=runtime,
-    )
-
-
-async def connect_later(config: TemporalConfig) -> Client:
-    """Make a client that connects when it is first used, so that its owner starts without."""
-    return await Client.connect(
-        config.address,
-        namespace=config.namespace,
-        data_converter=pydantic_data_converter,
-        lazy=True,
-    )
 
 
 def build_worker(client: Client, parts: Parts) -> Worker:

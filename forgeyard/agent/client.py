@@ -6,8 +6,10 @@ transfer never holds up a renewal.
 """
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Hashable, Sequence
 from functools import cache
+from http import HTTPStatus
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Final, Self, TypeVar, cast
@@ -29,6 +31,7 @@ from forgeyard.errors import (
     Unavailable,
     WrongDigest,
 )
+from forgeyard.model.enrolment import Authorities, Awaited, Enrol, Identity, Renewal
 from forgeyard.model.ids import Digest, LeaseId, SessionId
 from forgeyard.model.protocol import (
     MARK_HEADER,
@@ -59,6 +62,9 @@ _assignments = TypeAdapter(Assignments)
 _accepted = TypeAdapter(Accepted)
 _renew_answer = TypeAdapter(RenewAnswer)
 _completion_answer = TypeAdapter(CompletionAnswer)
+_authorities = TypeAdapter(Authorities)
+_identity = TypeAdapter(Identity)
+_awaited = TypeAdapter(Awaited)
 _problem_shape = TypeAdapter(dict[str, object])
 _BY_STATUS: Final[dict[int, type[ForgeyardError]]] = {
     401: Unauthenticated,
@@ -76,15 +82,44 @@ _BY_CODE: Final[dict[str, type[ForgeyardError]]] = {
 class AgentClient:
     """One agent's connection to the agent API, wherever it answers; use as a context manager."""
 
-    def __init__(self, urls: Sequence[str], token: str) -> None:
+    def __init__(
+        self,
+        urls: Sequence[str],
+        token: str = "",
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connect with a token, or with what `tls` shows and trusts."""
         self._addresses = Addresses(urls)
-        headers = {"Authorization": f"Bearer {token}"}
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._older: list[httpx.AsyncClient] = []
+        self._talk, self._bulk = self._connections(tls)
+
+    def _connections(
+        self, tls: ssl.SSLContext | None
+    ) -> tuple[httpx.AsyncClient, httpx.AsyncClient]:
         # Proxies and certificates come from arguments only, never from the environment.
-        self._talk = httpx.AsyncClient(headers=headers, timeout=SHORT, trust_env=False)
-        self._bulk = httpx.AsyncClient(headers=headers, timeout=LONG, trust_env=False)
+        talk, bulk = (
+            httpx.AsyncClient(
+                headers=self._headers,
+                timeout=timeout,
+                trust_env=False,
+                verify=True if tls is None else tls,
+            )
+            for timeout in (SHORT, LONG)
+        )
+        return talk, bulk
+
+    async def show_certificate(self, tls: ssl.SSLContext) -> None:
+        """Use other credentials for every request from now on; those under way may finish."""
+        forgotten, self._older = self._older, [self._talk, self._bulk]
+        self._talk, self._bulk = self._connections(tls)
+        for client in forgotten:
+            await client.aclose()
 
     def show(self, mark: str) -> None:
         """Show this mark of the store with every request from now on."""
+        self._headers[MARK_HEADER] = mark
         for client in (self._talk, self._bulk):
             client.headers[MARK_HEADER] = mark
 
@@ -99,8 +134,23 @@ class AgentClient:
         trace: TracebackType | None,
     ) -> None:
         """Close every connection."""
-        await self._talk.aclose()
-        await self._bulk.aclose()
+        for client in (self._talk, self._bulk, *self._older):
+            await client.aclose()
+
+    async def authorities(self) -> Authorities:
+        """Fetch what signs here; nothing of it is true before it was compared with a pin."""
+        return _read(_authorities, await self._call("GET", "/authority"))
+
+    async def enrol(self, message: Enrol) -> Identity | Awaited:
+        """Ask for the first certificate; the same token and key again are harmless."""
+        answer = await self._post("/enrolments", message)
+        if answer.status_code == HTTPStatus.ACCEPTED:
+            return _read(_awaited, answer)
+        return _read(_identity, answer)
+
+    async def renew_identity(self, message: Renewal) -> Identity:
+        """Ask for the next certificate; the same key again is harmless."""
+        return _read(_identity, await self._post("/identity:renew", message))
 
     async def register(self, message: Register) -> Registered:
         """Open a session."""

@@ -18,9 +18,11 @@ from typing import TypeVar
 import structlog
 
 from forgeyard import clock, entropy
-from forgeyard.agent import isolation, probe, secrets, workspace
+from forgeyard.agent import enrolling, isolation, probe, secrets, workspace
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.client import AgentClient
+from forgeyard.agent.credentials import Wallet
+from forgeyard.agent.enrolling import Invitation, Keeper
 from forgeyard.agent.health import Health
 from forgeyard.agent.isolation import Isolation
 from forgeyard.agent.journal import Journal
@@ -33,6 +35,7 @@ from forgeyard.agent.usage import Sampler
 from forgeyard.agent.work import Shop
 from forgeyard.config import AgentConfig, LimitsConfig
 from forgeyard.errors import Conflict, InvalidRequest, StaleRejected, Unavailable
+from forgeyard.model.enrolment import Admission
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import Register, Registered
 
@@ -52,8 +55,12 @@ class AgentSettings:
     urls: tuple[str, ...]
     """Every address of the agent API; begun with any of them, so that agents spread."""
     token: str = field(repr=False)
+    """Of the data directory; empty for a runner that has a certificate, or is about to get one."""
     config: AgentConfig
     limits: LimitsConfig
+    enrol_token: str = field(default="", repr=False)
+    """What `forgeyard runner invite` gave; worth nothing once there is a certificate."""
+    ca_pin: str = ""
     private: tuple[Path, ...] = ()
     """Files and directories of this host that no job that is shut in is to see."""
 
@@ -141,36 +148,61 @@ class Agent:
     async def run(self) -> int:
         """Work until drained; return the exit code."""
         work_dir = await asyncio.to_thread(self._prepare)
-        urls = self._rng.sample(self._settings.urls, k=len(self._settings.urls))
-        async with AgentClient(urls, self._settings.token) as client:
-            with Journal(work_dir) as journal:
-                health = Health(self._clock)
-                cleared = await asyncio.to_thread(clear_leftovers, journal, work_dir, health)
-                shut_in = await asyncio.to_thread(
-                    isolation.establish, self._config, work_dir, self._settings.private
-                )
-                await asyncio.to_thread(end_groups, cleared, shut_in, health)
-                shelf = Shelf(work_dir / SHELF, limit=probe.local_cache(self._config))
-                await asyncio.to_thread(shelf.open)
-                shop = Shop(
-                    client=client,
-                    journal=journal,
-                    sampler=Sampler(),
-                    shelf=shelf,
-                    health=health,
-                    isolation=shut_in,
-                    config=self._config,
-                    limits=self._settings.limits,
-                    work_dir=work_dir,
-                    clock=self._clock,
-                    now=clock.now,
-                    rng=self._rng,
-                    kill_after=self._kill_after,
-                )
-                client.show(journal.mark())
-                await self._work(shop)
+        urls = tuple(self._rng.sample(self._settings.urls, k=len(self._settings.urls)))
+        if self._settings.token:
+            async with AgentClient(urls, self._settings.token) as client:
+                await self._run_with(client, work_dir)
+        else:
+            await self._run_enrolled(urls, work_dir)
         _log.info("agent ended")
         return 0
+
+    async def _run_enrolled(self, urls: tuple[str, ...], work_dir: Path) -> None:
+        """Work under a certificate, which is renewed in time."""
+        wallet, settings = Wallet(work_dir), self._settings
+        invitation = None
+        if settings.enrol_token:
+            invitation = Invitation(token=settings.enrol_token, pin=settings.ca_pin)
+        has = await enrolling.obtain(wallet, urls, invitation, now=clock.now, rng=self._rng)
+        # The name is the enrolment's: whatever this host is called, it is that runner.
+        self._config = self._config.model_copy(update={"name": has.runner_name})
+        async with AgentClient(urls, tls=has.context()) as client:
+            keeper = Keeper(wallet, has, client, now=clock.now, rng=self._rng)
+            keeping = asyncio.ensure_future(keeper.run())
+            try:
+                await self._run_with(client, work_dir)
+            finally:
+                keeping.cancel()
+                await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _run_with(self, client: AgentClient, work_dir: Path) -> None:
+        """Work until drained."""
+        with Journal(work_dir) as journal:
+            health = Health(self._clock)
+            cleared = await asyncio.to_thread(clear_leftovers, journal, work_dir, health)
+            shut_in = await asyncio.to_thread(
+                isolation.establish, self._config, work_dir, self._settings.private
+            )
+            await asyncio.to_thread(end_groups, cleared, shut_in, health)
+            shelf = Shelf(work_dir / SHELF, limit=probe.local_cache(self._config))
+            await asyncio.to_thread(shelf.open)
+            shop = Shop(
+                client=client,
+                journal=journal,
+                sampler=Sampler(),
+                shelf=shelf,
+                health=health,
+                isolation=shut_in,
+                config=self._config,
+                limits=self._settings.limits,
+                work_dir=work_dir,
+                clock=self._clock,
+                now=clock.now,
+                rng=self._rng,
+                kill_after=self._kill_after,
+            )
+            client.show(journal.mark())
+            await self._work(shop)
 
     def _prepare(self) -> Path:
         """Check what can be checked before anything is promised to a server."""
@@ -233,12 +265,16 @@ class Agent:
                 await self._rest(delay)
             else:
                 _log.info("registered", runner=message.runner_name, session=registered.session_id)
+                if registered.admission is not Admission.VERIFIED:
+                    why = registered.admission_reason or "its first heartbeat is awaited"
+                    _log.warning("not admitted yet", admission=registered.admission, reason=why)
                 return registered
         return None
 
     def _with_key(self, message: Register) -> Register:
         """Want a session of its own, however often the server is asked for it."""
-        return replace(message, key=f"{self._rng.getrandbits(128):032x}")
+        clock_ms = int(clock.now().timestamp() * 1000)
+        return replace(message, key=f"{self._rng.getrandbits(128):032x}", clock_ms=clock_ms)
 
     async def _rest(self, seconds: float) -> None:
         with suppress(TimeoutError):

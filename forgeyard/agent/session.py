@@ -19,7 +19,14 @@ from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.offers import Refusal, Situation, available_shells, refusal
 from forgeyard.agent.pulse import Pulse
 from forgeyard.agent.work import Shop, Work
-from forgeyard.errors import Conflict, ForgeyardError, NotFound, StaleRejected, Unavailable
+from forgeyard.errors import (
+    Conflict,
+    ForgeyardError,
+    NotFound,
+    StaleRejected,
+    Unauthenticated,
+    Unavailable,
+)
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import (
     MAX_LEASES,
@@ -40,6 +47,8 @@ REST_S = 0.5
 GLANCE_S = 0.25
 """How soon a lease is noticed that wants to be renewed sooner than those before it."""
 CLOSE_WITHIN_S = 5.0
+UNKNOWN_TRIES = 3
+"""So often in a row a server may say that it does not know this agent, before it is believed."""
 REMEMBERED = 1_000
 """How many refused offers are remembered, for they come again until the refusal is heard."""
 
@@ -319,13 +328,15 @@ class Session:
         """Make one call; after a failure rest and return None.
 
         Raises:
-            StaleRejected: the server does not know this session any more.
+            StaleRejected: the server does not know this session any more, or whose agent this is.
         """
         try:
             answer = await call()
         except (Conflict, NotFound) as error:
             raise StaleRejected(error.message) from error
         except ForgeyardError as error:
+            if isinstance(error, Unauthenticated) and back_off.tries >= UNKNOWN_TRIES:
+                raise StaleRejected(error.message) from error
             delay = back_off.delay()
             self._log.warning("server unavailable", error=error.message, wait_s=round(delay, 2))
             await asyncio.sleep(delay)

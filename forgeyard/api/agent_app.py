@@ -4,10 +4,14 @@ import re
 from typing import Final
 
 from fastapi import FastAPI
+from starlette.middleware import Middleware
 
-from forgeyard.api import caches, health, leases, payloads, sessions, withholding
+from forgeyard.api import caches, enrolling, health, leases, payloads, sessions, withholding
 from forgeyard.api.app import furnish, routes_only
+from forgeyard.api.auth import OPEN_PATHS
+from forgeyard.api.callers import CertificateGate, Revocations
 from forgeyard.api.dependencies import ApiDependencies
+from forgeyard.api.enrolling import OPEN_TO_STRANGERS
 
 STREAMS: Final = (
     re.compile(r"/agent/v1/leases/[^/]+/outputs/[^/]+"),
@@ -20,13 +24,20 @@ def assemble() -> FastAPI:
     return routes_only(
         "Forgeyard agent API",
         "Sessions, leases, logs, inputs, outputs and caches. Version 1 of the protocol.",
-        (sessions.router, leases.router, payloads.router, caches.router),
-        open_routers=(health.router,),
+        (sessions.router, leases.router, payloads.router, caches.router, enrolling.router),
+        open_routers=(health.router, enrolling.open_router),
     )
 
 
 def create_agent_app(deps: ApiDependencies) -> FastAPI:
-    """Make the agent API."""
+    """Make the agent API, behind the gate that the configuration asks for."""
     app = assemble()
     withholding.install(app)
-    return furnish(app, deps, streams=STREAMS)
+    gate = None
+    if deps.config.api.agent_identity == "certificate":
+        gate = Middleware(
+            CertificateGate,
+            revocations=Revocations(deps.engine),
+            open_paths=OPEN_PATHS | OPEN_TO_STRANGERS,
+        )
+    return furnish(app, deps, streams=STREAMS, gate=gate)

@@ -10,11 +10,14 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
+from starlette.middleware import Middleware
 
 from forgeyard import clock
 from forgeyard.api import (
     blobs,
     checkup,
+    codec,
+    enrolments,
     health,
     logs,
     metrics,
@@ -58,7 +61,7 @@ def assemble() -> FastAPI:
             *(runs.router, logs.router, outputs.router, blobs.router),
             *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
             *(policy.router, metrics.router, scopes.router, scopes.order_router),
-            store.router,
+            *(store.router, enrolments.router, enrolments.runner_router, codec.router),
         ),
         open_routers=(health.router, runs.schema_router),
     )
@@ -66,7 +69,10 @@ def assemble() -> FastAPI:
 
 def create_app(deps: ApiDependencies) -> FastAPI:
     """Make the public API."""
-    return furnish(assemble(), deps, streams=STREAMS)
+    app = furnish(assemble(), deps, streams=STREAMS)
+    # Outermost, for a browser asks without the token whether it may ask.
+    app.add_middleware(codec.ForTheWebUi, ui_url=deps.config.temporal.ui_url)
+    return app
 
 
 def routes_only(
@@ -97,7 +103,11 @@ def routes_only(
 
 
 def furnish(
-    app: FastAPI, deps: ApiDependencies, *, streams: Collection[re.Pattern[str]]
+    app: FastAPI,
+    deps: ApiDependencies,
+    *,
+    streams: Collection[re.Pattern[str]],
+    gate: Middleware | None = None,
 ) -> FastAPI:
     """Give an application what its routes work with, and what stands before them."""
     app.state.dependencies = deps
@@ -105,7 +115,8 @@ def furnish(
     # The last added stands outermost.
     app.add_middleware(Turnstile, at_once=deps.config.api.at_once, streams=streams)
     app.add_middleware(BodyLimit, limit=deps.config.limits.request_body, streams=streams)
-    app.add_middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
+    stands = gate or Middleware(TokenGate, token=deps.token, open_paths=OPEN_PATHS)
+    app.add_middleware(stands.cls, *stands.args, **stands.kwargs)
     app.add_middleware(RequestIds, draw=lambda: new_id("req", now=clock.now(), rng=deps.rng))
     return app
 

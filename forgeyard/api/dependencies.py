@@ -11,9 +11,12 @@ import sqlalchemy as sa
 from fastapi import Depends, Request
 from prometheus_client.registry import Collector
 
+from activities.encryption import EncryptionCodec
+from forgeyard.api.callers import SessionOwners
 from forgeyard.api.keepalive import Keepalive
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
+from forgeyard.api.trust import Trust
 from forgeyard.config import Config
 from forgeyard.model.injection import Injection
 from forgeyard.model.policy import SchedulingPolicy
@@ -37,8 +40,12 @@ class ApiDependencies:
     temporal_answers: Callable[[], Awaitable[bool]]
     assignments: AssignmentReader
     keepalive: Keepalive
+    trust: Trust
+    owners: SessionOwners
     figures: Collector
     """What the store can tell Prometheus."""
+    codec: EncryptionCodec | None = None
+    """Seals and opens what Temporal keeps, if there are keys."""
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when this process was asked to end: whoever can should ask another one."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)

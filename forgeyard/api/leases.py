@@ -7,6 +7,7 @@ from annotated_types import MaxLen
 from fastapi import APIRouter
 
 from forgeyard import telemetry, tracing
+from forgeyard.api.callers import Caller
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.withholding import ShownMark
 from forgeyard.errors import StaleRejected
@@ -31,8 +32,9 @@ LeasePath = Annotated[str, MaxLen(64)]
 
 
 @router.post("/leases/{lease_id}/accept")
-def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
+def accept(lease_id: LeasePath, holder: Holder, deps: Deps, caller: Caller) -> Accepted:
     """Take an offer up; doing so twice is as good as once, and Temporal hears of neither."""
+    caller.demand(holder.session_id)
     with tracing.span("lease.accept", lease_id=lease_id) as span, write(deps.engine) as connection:
         answer = leases.accept(connection, lease_id, holder, policy=deps.policy(connection).lease)
         span.of = _run_of(connection, lease_id)
@@ -43,8 +45,9 @@ def accept(lease_id: LeasePath, holder: Holder, deps: Deps) -> Accepted:
 
 
 @router.post("/leases/{lease_id}/reject", status_code=204)
-def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
+def reject(lease_id: LeasePath, message: Reject, deps: Deps, caller: Caller) -> None:
     """Turn an offer down; the job goes back and this runner is not asked again for a while."""
+    caller.demand(message.session_id)
     with deps.change() as connection:
         answer = leases.reject(connection, lease_id, message, policy=deps.policy(connection).lease)
     if isinstance(answer, Refused):
@@ -54,8 +57,9 @@ def reject(lease_id: LeasePath, message: Reject, deps: Deps) -> None:
 
 
 @router.post("/leases/{lease_id}/progress", status_code=204)
-def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
+def progress(lease_id: LeasePath, message: Progress, deps: Deps, caller: Caller) -> None:
     """Report that an attempt entered its next phase; nothing is relayed for it."""
+    caller.demand(message.session_id)
     with write(deps.engine) as connection:
         answer = leases.progress(
             connection, lease_id, message, policy=deps.policy(connection).lease
@@ -66,9 +70,14 @@ def progress(lease_id: LeasePath, message: Progress, deps: Deps) -> None:
 
 @router.post("/leases/{lease_id}/complete")
 def complete(
-    lease_id: LeasePath, message: Complete, deps: Deps, store_mark: ShownMark = ""
+    lease_id: LeasePath,
+    message: Complete,
+    deps: Deps,
+    caller: Caller,
+    store_mark: ShownMark = "",
 ) -> CompletionAnswer:
     """Report how an attempt ended; a stale report is answered, not stored."""
+    caller.demand(message.session_id)
     with tracing.span("lease.complete", lease_id=lease_id) as span, deps.change() as connection:
         verdict = leases.complete(
             connection, lease_id, message, policy=deps.policy(connection).lease
@@ -95,8 +104,11 @@ def _count_archives(usage: Usage) -> None:
 
 
 @router.post("/renewals")
-async def renew(message: Renew, deps: Deps, store_mark: ShownMark = "") -> RenewAnswer:
+async def renew(
+    message: Renew, deps: Deps, caller: Caller, store_mark: ShownMark = ""
+) -> RenewAnswer:
     """Keep leases alive, all in one request; nothing is relayed for it."""
+    await caller.demand_soon(message.session_id)
     return await deps.keepalive.renew(message, store_mark=store_mark)
 
 

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from forgeyard.api.blobs import BODY, DigestPath
+from forgeyard.api.callers import Caller
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.leases import LeasePath
 from forgeyard.api.transfers import download, read_away
@@ -24,7 +25,10 @@ router = APIRouter(prefix="/agent/v1/leases/{lease_id}", tags=["payloads"])
 async def _holder(
     session_id: Annotated[str, Query(max_length=64)],
     epoch: Annotated[int, Query(ge=1, lt=2**63)],
+    caller: Caller,
 ) -> Holder:
+    """Read who holds the lease; who names another runner's session is turned away."""
+    await caller.demand_soon(session_id)
     return Holder(session_id=SessionId(session_id), epoch=epoch)
 
 

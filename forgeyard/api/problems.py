@@ -19,6 +19,7 @@ from sqlalchemy import exc
 from starlette.exceptions import HTTPException
 
 from forgeyard.errors import ForgeyardError, InvalidRequest, Unavailable, shortened
+from forgeyard.redaction import redacted
 
 MEDIA_TYPE: Final = "application/problem+json"
 REQUEST_ID: Final = "X-Request-Id"
@@ -117,7 +118,7 @@ def _problem(
         type=f"urn:forgeyard:problem:{code}",
         title=title,
         status=status,
-        detail=detail,
+        detail=redacted(detail),
         code=code,
         field=field,
         value=value,

@@ -22,19 +22,23 @@ import sqlalchemy as sa
 import uvicorn
 from fastapi import FastAPI
 from temporalio.client import Client
-from temporalio.contrib.pydantic import pydantic_data_converter
+from temporalio.service import RPCError
 
-from activities import relay
+from activities import production, relay
+from activities.connection import connect_later, payload_codec
 from forgeyard import entropy, telemetry, tracing
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
 from forgeyard.api.auth import ensure_token
+from forgeyard.api.callers import SessionOwners
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.relay_kick import RelayKick
+from forgeyard.api.tls import AgentTls, CertifiedProtocol, agent_tls, demand_closed
+from forgeyard.api.trust import Trust
 from forgeyard.config import Config
 from forgeyard.errors import PortTaken, StoreUnavailable
 from forgeyard.model.policy import SchedulingPolicy
@@ -74,7 +78,14 @@ async def serve(
     Raises:
         PortTaken: another program listens on one of the ports.
         SchemaMismatch: the database's schema is not for this release.
+        InvalidRequest: agents from elsewhere would come with the token alone.
+        NotFound: there is no authority, or no certificate for the agents' listener.
+        Unavailable: the agents' listener would serve who has no certificate.
+        UnfitForProduction: the store or Temporal is made for trying out, and the profile is not.
+        NotFound, Forbidden, Corrupt, InvalidFile: a certificate or key cannot be used.
     """
+    production.demand_store(config)
+    context = agent_tls(config)
     public, agents = _bind(config.api.host, config.api.port, field="api.port"), None
     try:
         agents = _bind(config.api.agent_host, config.api.agent_port, field="api.agent_port")
@@ -82,17 +93,20 @@ async def serve(
         try:
             with contextlib.suppress(StoreUnavailable):
                 migrate.demand_fit(engine)
-            temporal = client or await _lazy_client(config)
+            temporal = client or await connect_later(config.temporal)
+            await _demand_server(temporal, config)
             with outbox.watching(engine) as changed:
                 policies = PolicyCache(policy or SchedulingPolicy())
-                process = _Process(config, policies, engine, temporal, changed=changed)
+                process = _Process(config, policies, engine, temporal, changed=changed, tls=context)
                 metrics, spans = config.metrics, config.tracing
                 with (
                     telemetry.listening(metrics.host, metrics.api_port, process.figures),
                     tracing.exported(spans.endpoint, ratio=spans.ratio, process="api"),
                 ):
                     if listening is not None:
-                        listening(Listening(api_url=_url(public), agent_url=_url(agents)))
+                        scheme = "http" if context is None else "https"
+                        agent_url = _url(agents, scheme=scheme)
+                        listening(Listening(api_url=_url(public), agent_url=agent_url))
                     await process.run(stop, public=public, agents=agents)
         finally:
             engine.dispose()
@@ -123,19 +137,18 @@ def _bind(host: str, port: int, *, field: str) -> socket.socket:
     return sock
 
 
-def _url(sock: socket.socket) -> str:
+def _url(sock: socket.socket, *, scheme: str = "http") -> str:
     host, port = sock.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-async def _lazy_client(config: Config) -> Client:
-    """Make a client that connects when it is first used, and tries again when that fails."""
-    return await Client.connect(
-        config.temporal.address,
-        namespace=config.temporal.namespace,
-        data_converter=pydantic_data_converter,
-        lazy=True,
-    )
+async def _demand_server(client: Client, config: Config) -> None:
+    """Refuse an unfit server; one that is away is left to the workers, who refuse it as well."""
+    try:
+        async with asyncio.timeout(production.TIMEOUT.total_seconds()):
+            await production.demand_server(client, config)
+    except (RPCError, RuntimeError, TimeoutError) as error:
+        _log.warning("could not ask Temporal at %s what it is: %s", config.temporal.address, error)
 
 
 class _Process:
@@ -149,8 +162,11 @@ class _Process:
         client: Client,
         *,
         changed: Callable[[], bool],
+        tls: AgentTls | None,
     ) -> None:
         self._config = config
+        self._tls = tls
+        self._trust = Trust(config)
         self._policies = policies
         self._engine = engine
         self._client = client
@@ -173,7 +189,7 @@ class _Process:
         await self._beat()
         listeners = (
             (_listener(create_app(deps), grace_s=grace_s), public),
-            (_listener(create_agent_app(deps), grace_s=grace_s), agents),
+            (_listener(create_agent_app(deps), grace_s=grace_s, tls=self._tls), agents),
         )
         ended = asyncio.Event()
         async with asyncio.TaskGroup() as tasks:
@@ -181,6 +197,8 @@ class _Process:
             tasks.create_task(self._relay.run(ended))
             tasks.create_task(self._keep_beating(ended))
             tasks.create_task(self._leave(stop, deps, [server for server, _ in listeners]))
+            if self._tls is not None:
+                tasks.create_task(demand_closed(_url(agents, scheme="https"), stop))
             await asyncio.gather(
                 *(tasks.create_task(_serve_one(server, sock, stop)) for server, sock in listeners)
             )
@@ -209,7 +227,10 @@ class _Process:
             temporal_answers=self._temporal_answers,
             assignments=self._reader,
             keepalive=keepalive(self._engine, self._policies, kick=self._relay.kick),
+            trust=self._trust,
+            owners=SessionOwners(self._engine),
             figures=self.figures,
+            codec=payload_codec(self._config.temporal),
         )
 
     def _assignments(self, session_ids: Collection[str]) -> Mapping[str, Assignments]:
@@ -236,6 +257,8 @@ class _Process:
         try:
             await asyncio.to_thread(self._write_beat)
             await asyncio.to_thread(self._report_blobs)
+            if self._tls is not None:
+                self._tls.refresh(await asyncio.to_thread(self._trust.trusted))
         except Exception as error:
             # No beat, no expiries: the right thing while the store is away.
             _log.warning("renewal beat failed: %s", error)
@@ -264,11 +287,12 @@ class _Listener(uvicorn.Server):
         yield
 
 
-def _listener(app: FastAPI, *, grace_s: float) -> _Listener:
+def _listener(app: FastAPI, *, grace_s: float, tls: AgentTls | None = None) -> _Listener:
     return _Listener(
         uvicorn.Config(
             app,
-            http="h11",
+            http="h11" if tls is None else CertifiedProtocol,
+            ssl_context_factory=None if tls is None else lambda _config, _default: tls.context,
             ws="none",
             lifespan="off",
             log_config=None,

@@ -12,7 +12,9 @@ import typer
 
 from forgeyard.cli import (
     ca,
+    codec,
     database,
+    enrolment,
     job,
     output,
     policy,
@@ -43,11 +45,14 @@ app.add_typer(run.app, name="run")
 app.add_typer(job.app, name="job")
 app.add_typer(scheduler.app, name="scheduler")
 app.add_typer(runner.app, name="runner")
+# Commands of one group that stand in two files.
+runner.app.registered_commands += enrolment.app.registered_commands
 app.add_typer(pool.app, name="pool")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(store.app, name="store")
 app.add_typer(ca.app, name="ca")
+app.add_typer(codec.app, name="codec")
 app.add_typer(database.app, name="database")
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     *(server.up, server.down, server.status, server.demo, run_file.init),

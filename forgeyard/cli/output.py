@@ -37,6 +37,7 @@ STATE_STYLES: Final[Mapping[str, str]] = {
     "lost": "bold red",
     "timed_out": "bold red",
     "unhealthy": "bold red",
+    "unadmitted": "bold red",
     "cancelled": "yellow",
     "cancelling": "yellow",
     "draining": "yellow",

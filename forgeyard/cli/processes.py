@@ -21,8 +21,10 @@ from forgeyard import clock, config
 from forgeyard.cli.client import Client
 from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
 from forgeyard.cli.endpoint import Endpoint
-from forgeyard.config import Config, ToolchainConfig
-from forgeyard.errors import Conflict, NotFound, Unavailable
+from forgeyard.cli.listening import listening
+from forgeyard.config import Config, Profile, ToolchainConfig
+from forgeyard.errors import Conflict, NotFound, Unavailable, UnfitForProduction
+from forgeyard.redaction import redacted
 
 if TYPE_CHECKING:
     from worker.standalone import Endpoints
@@ -33,8 +35,19 @@ OURS = ("forgeyard", "activities", "worker")
 
 
 def up(*, config: Config, detach: bool, agents: int, listen: str | None) -> int:
-    """Run the whole system until Ctrl-C, or in the background."""
-    settings = _listening(config, listen)
+    """Run the whole system until Ctrl-C, or in the background.
+
+    Raises:
+        UnfitForProduction: the profile is production, and this runs a development server.
+    """
+    if config.profile is Profile.PRODUCTION:
+        raise UnfitForProduction(
+            "`forgeyard up` runs Temporal's development server",
+            field="profile",
+            value=config.profile,
+            allowed="development; in production, run `forgeyard worker` and `forgeyard api`",
+        )
+    settings = listening(config, listen, say=_say)
     return _up_detached(settings, agents, listen) if detach else _up(settings, agents)
 
 
@@ -168,24 +181,39 @@ def check_database(config: Config) -> dict[str, str]:
     return {"revision": str(migrate.current(engine)), "release": str(migrate.newest())}
 
 
-def agent(config: Config, end: Endpoint, private: tuple[Path, ...]) -> int:
+def agent(
+    config: Config, end: Endpoint, invited: tuple[str, str] | None, private: tuple[Path, ...]
+) -> int:
     """Run an agent until asked to stop: TERM drains, INT ends at once."""
     from forgeyard.agent.loop import AgentSettings, serve
 
+    token, pin = invited or ("", "")
     return serve(
         AgentSettings(
             urls=end.urls,
             token=end.token,
             config=config.agent,
             limits=config.limits,
+            enrol_token=token,
+            ca_pin=pin,
             private=private,
         )
     )
 
 
+class Redacting(logging.Formatter):
+    """Writes lines, tracebacks included, without what looks like a credential."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Write one record."""
+        return redacted(super().format(record))
+
+
 def _log(config: Config) -> None:
     """Let our own parts say on stderr what they do, and everybody else what goes wrong."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(Redacting("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
     for part in OURS:
         logging.getLogger(part).setLevel(config.log_level)
 
@@ -197,13 +225,6 @@ async def _until_signalled(run: Callable[[asyncio.Event], Awaitable[object]]) ->
         loop.add_signal_handler(number, stop.set)
     await run(stop)
     return 0
-
-
-def _listening(settings: Config, listen: str | None) -> Config:
-    if listen is None:
-        return settings
-    api = settings.api.model_copy(update={"host": listen, "agent_host": listen})
-    return settings.model_copy(update={"api": api})
 
 
 def _up(settings: Config, agents: int) -> int:
@@ -224,9 +245,15 @@ def _welcome(settings: Config, api_url: str, agent_url: str) -> tuple[str, ...]:
     return (
         "Forgeyard is up.",
         f"  API              {api_url}   token in {token}",
-        f"  agents join with forgeyard agent --join {agent_url} --token-file {token}",
+        _joining(agent_url),
         "  try              forgeyard init && forgeyard run submit forgeyard.yaml --watch",
     )
+
+
+def _joining(agent_url: str) -> str:
+    if agent_url.startswith("https:"):
+        return f"  agents join at   {agent_url}   see forgeyard runner invite --help"
+    return f"  agents join at   {agent_url}   on this machine: forgeyard agent"
 
 
 def _up_detached(settings: Config, agents: int, listen: str | None) -> int:

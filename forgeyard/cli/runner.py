@@ -39,6 +39,9 @@ def list_runners(
     for runner in found:
         for placed in runner.placed:
             output.put(f"{runner.name}: {placed.run}/{placed.job}, try {placed.attempt}")
+        if runner.admission != "verified":
+            why = runner.admission_reason or "its first heartbeat is awaited"
+            output.put(f"{runner.name}: {runner.admission}: {why}")
         if runner.declared_reason:
             output.put(f"{runner.name}: taken for unhealthy: {runner.declared_reason}")
         if runner.pool_wish not in ("", runner.pool):

@@ -125,6 +125,8 @@ class Runner:
     pressure: str = ""
     drain_requested: bool = False
     drain_reason: str | None = None
+    admission: str = "verified"
+    admission_reason: str | None = None
     declared_reason: str | None = None
     pool: str = ""
     pool_wish: str = ""

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated
@@ -10,14 +11,25 @@ import typer
 
 from forgeyard import config
 from forgeyard.cli import output, processes
-from forgeyard.cli.endpoint import Endpoint, checked_token, checked_urls, resolve_agent
+from forgeyard.cli.endpoint import (
+    Endpoint,
+    checked_token,
+    checked_urls,
+    read_token,
+    resolve_agent,
+)
 from forgeyard.cli.options import DataDir, Json, TokenFile, settings
+from forgeyard.config import Profile
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.location import ReliabilityClass
 
 NOTHING_RUNS = 3
 MOST_COST = 1_000_000
 Name = Annotated[str, typer.Option("--name", help="The runner's name; else the host's.")]
+ProfileOption = Annotated[
+    Profile | None,
+    typer.Option("--profile", help="What it is for: `production` refuses what is for trying out."),
+]
 
 
 def up(
@@ -113,6 +125,7 @@ def worker(
             metavar="ID",
         ),
     ] = "",
+    profile: ProfileOption = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run one Temporal worker until asked to stop: TERM finishes what is under way.
@@ -123,17 +136,17 @@ def worker(
       forgeyard worker --build 2026-12-01
     """
     chosen = {"build": build} if build else {}
-    raise typer.Exit(processes.worker(settings(data_dir, worker=chosen)))
+    raise typer.Exit(processes.worker(settings(data_dir, worker=chosen, profile=profile)))
 
 
-def api(data_dir: DataDir = None) -> None:
+def api(profile: ProfileOption = None, data_dir: DataDir = None) -> None:
     """Serve the APIs until asked to stop.
 
     \b
     Example:
       FORGEYARD_API__PORT=8800 forgeyard api
     """
-    raise typer.Exit(processes.api(settings(data_dir)))
+    raise typer.Exit(processes.api(settings(data_dir, profile=profile)))
 
 
 def agent(
@@ -150,6 +163,13 @@ def agent(
         ),
     ] = None,
     token_file: TokenFile = None,
+    enrol_token_file: Annotated[
+        Path | None,
+        typer.Option("--enrol-token-file", help="The token of `runner invite`, to enrol with."),
+    ] = None,
+    ca_pin: Annotated[
+        str, typer.Option("--ca-pin", metavar="PIN", help="The root's pin, of the same place.")
+    ] = "",
     name: Name = "",
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, max=256, help="How many jobs side by side.")
@@ -188,13 +208,15 @@ def agent(
 ) -> None:
     """Run jobs on this machine until asked to stop.
 
-    Needs nothing but a URL and a token; with several URLs it turns to the next when one fails.
+    From elsewhere it needs the agent API's https URL, a token of `forgeyard runner invite` and the
+    root's pin, once; then it has a certificate, and renews it. On the server's own machine it needs
+    nothing. With several URLs it turns to the next when one fails.
     TERM lets jobs finish, a second one ends them.
 
     \b
     Examples:
-      forgeyard agent --join http://ci:8701 --token-file token --jobs 8
-      forgeyard agent --join http://ci-1:8701,http://ci-2:8701 --token-file token
+      forgeyard agent --join https://ci:8701 --enrol-token-file token --ca-pin sha256/…
+      forgeyard agent --join https://ci-1:8701,https://ci-2:8701 --jobs 8
       forgeyard agent --label zone=a --toolchain node=22.1.0=/opt/node/bin
       forgeyard agent --site rack-4 --region eu-1 --reliability preemptible --cost 0.12
     """
@@ -214,10 +236,34 @@ def agent(
     if cost is not None:
         given["cost_micros_per_hour"] = _micros(cost)
     found = settings(data_dir, agent=given)
-    end = _endpoint(found, join, token, token_file)
-    private = config.private_places(found)
-    own = () if token_file is None else (token_file.absolute(),)
-    raise typer.Exit(processes.agent(found, end, (*private, *own)))
+    if join is not None and join.startswith("https://"):
+        if token or token_file:
+            raise InvalidRequest(
+                "an agent elsewhere proves itself by a certificate",
+                field="--token",
+                allowed="--enrol-token-file and --ca-pin, as `forgeyard runner invite` prints them",
+            )
+        end = Endpoint(urls=checked_urls(join), token="")
+    else:
+        end = _endpoint(found, join, token, token_file)
+    invited = _invited(enrol_token_file, ca_pin)
+    given_files = (one.absolute() for one in (token_file, enrol_token_file) if one is not None)
+    private = (*config.private_places(found), *given_files)
+    raise typer.Exit(processes.agent(found, end, invited, private))
+
+
+def _invited(enrol_token_file: Path | None, ca_pin: str) -> tuple[str, str] | None:
+    """Read the token and the pin that this machine was given, if it was."""
+    if enrol_token_file is None:
+        return None
+    if not re.fullmatch(r"sha256/[A-Za-z0-9+/]{43}=", ca_pin):
+        raise InvalidRequest(
+            "without the root's pin anybody could be the server",
+            field="--ca-pin",
+            value=ca_pin or None,
+            allowed="sha256/… as `forgeyard ca export --pin` prints it",
+        )
+    return read_token(enrol_token_file), ca_pin
 
 
 def _endpoint(

@@ -11,6 +11,7 @@ from typing import Annotated
 from annotated_types import Ge, Le, MaxLen
 
 from forgeyard.model.capability import Capabilities
+from forgeyard.model.enrolment import Admission
 from forgeyard.model.equipment import DeviceShare, Word
 from forgeyard.model.holdings import NOTHING_HELD, Holdings
 from forgeyard.model.ids import AttemptId, Digest, JobId, LeaseId, RunId, RunnerId, SessionId
@@ -56,6 +57,8 @@ class Register(Report):
     protocol_version: int = PROTOCOL_VERSION
     key: Annotated[str, MaxLen(64)] = ""
     """Drawn for each session that is wanted: a registration that comes twice opens one session."""
+    clock_ms: Annotated[int, Ge(0), Le(LARGEST)] | None = None
+    """What the machine takes for the time; nothing but its admission depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,8 @@ class Registered:
     longest_back_off: Millis
     store_mark: str = ""
     """To be kept and shown, by which a server knows an older copy of its store; empty: no news."""
+    admission: Admission = Admission.VERIFIED
+    admission_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +82,7 @@ class Heartbeat:
 
     pressure: ResourcePressure = ResourcePressure.NORMAL
     draining: bool = False
-    held: Annotated[tuple[LeaseId, ...], MaxLen(MAX_LEASES)] = ()
+    held: Annotated[tuple[Annotated[LeaseId, MaxLen(64)], ...], MaxLen(MAX_LEASES)] = ()
     health: RunnerHealth = RunnerHealth.HEALTHY
     health_reason: Annotated[str, MaxLen(300)] = ""
     report: Report | None = None

@@ -11,6 +11,8 @@ class RunnerState(StrEnum):
     SATURATED = "saturated"
     UNHEALTHY = "unhealthy"
     OFFLINE = "offline"
+    UNADMITTED = "unadmitted"
+    """It is there, but has not been admitted, or is no longer: see its admission."""
 
 
 class RunnerHealth(StrEnum):

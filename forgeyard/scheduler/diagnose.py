@@ -119,6 +119,7 @@ _DOING = {
     RejectionCode.DRAINING: ("is draining", "are draining"),
     RejectionCode.SATURATED: ("is under pressure", "are under pressure"),
     RejectionCode.UNHEALTHY: ("is unhealthy", "are unhealthy"),
+    RejectionCode.UNADMITTED: ("is not admitted", "are not admitted"),
     RejectionCode.SUSPECT: ("has fallen silent", "have fallen silent"),
     RejectionCode.RECENTLY_REFUSED: ("has just refused it", "have just refused it"),
     RejectionCode.DEGRADED: ("is not well", "are not well"),

@@ -16,6 +16,7 @@ class RejectionCode(StrEnum):
     DRAINING = "draining"
     SATURATED = "saturated"
     UNHEALTHY = "unhealthy"
+    UNADMITTED = "unadmitted"
     SUSPECT = "suspect"
     RECENTLY_REFUSED = "recently_refused"
     DEGRADED = "degraded"
@@ -96,6 +97,7 @@ BY_STATE = {
     RunnerState.DRAINING: RejectionCode.DRAINING,
     RunnerState.SATURATED: RejectionCode.SATURATED,
     RunnerState.UNHEALTHY: RejectionCode.UNHEALTHY,
+    RunnerState.UNADMITTED: RejectionCode.UNADMITTED,
 }
 DEVICE_ASPECTS = frozenset(aspect for aspect in Aspect if aspect.startswith(("gpu", "device")))
 BUSY = frozenset(code for code in RejectionCode if code.startswith("busy_"))

@@ -28,6 +28,7 @@ from forgeyard.model.transitions import (
     SessionState,
     check,
 )
+from forgeyard.redaction import redacted
 from forgeyard.store import tables
 
 Row = Mapping[str, Any]
@@ -389,9 +390,14 @@ def audit(
     detail: str = "",
     now: int,
 ) -> None:
-    """Append one line to the audit trail."""
+    """Append one line to the audit trail; what looks like a credential stays out of it."""
     connection.execute(
         sa.insert(tables.audit).values(
-            at=now, actor=actor, channel=channel, action=action, target=target, detail=detail
+            at=now,
+            actor=actor,
+            channel=channel,
+            action=action,
+            target=target,
+            detail=redacted(detail),
         )
     )

@@ -11,6 +11,7 @@ from functools import cache
 
 import sqlalchemy as sa
 
+from forgeyard.model.enrolment import Admission
 from forgeyard.model.protocol import Heartbeat, HeartbeatAnswer
 from forgeyard.model.transitions import LIVE_LEASE_STATES, LeaseState, SessionState
 from forgeyard.store import bulk, tables
@@ -48,8 +49,9 @@ def _is_brief(message: Heartbeat) -> bool:
 
 
 def _is_known(runner: Row, message: Heartbeat) -> bool:
-    """Tell whether a runner is what its heartbeat says already."""
-    return not runner["suspect"] and (
+    """Tell whether a runner is what its heartbeat says already; one that waits for it is not."""
+    is_settled = not runner["suspect"] and runner["admission"] != Admission.PENDING
+    return is_settled and (
         runner["state"],
         runner["pressure"],
         runner["health"],
@@ -106,6 +108,7 @@ def _free(dialect: str) -> sa.Select[*tuple[object, ...]]:
         _runners.c.health_reason,
         _runners.c.drain_requested,
         _runners.c.declared_unhealthy,
+        _runners.c.admission,
     )
     return (
         sa.select(*columns)

@@ -134,6 +134,9 @@ class RunnerView:
     drain_reason: str | None
     declared_reason: str | None
     """Why an operator takes it for unhealthy, if one does."""
+    admission: str
+    """How far it has come: pending, verified, rejected or quarantined."""
+    admission_reason: str | None
     pool: str
     pool_wish: str
     """The pool that its agent asks for; an operator assigns it."""
@@ -370,6 +373,8 @@ def _runner_view(
         drain_requested=bool(row["drain_requested"]),
         drain_reason=row["drain_reason"],
         declared_reason=row["declared_reason"],
+        admission=row["admission"],
+        admission_reason=row["admission_reason"],
         pool=row["pool"] or row["pool_id"],
         pool_wish=row["pool_wish"],
         capabilities=capabilities,

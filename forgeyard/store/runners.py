@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 
 import sqlalchemy as sa
 
-from forgeyard.errors import InvalidRequest, NotFound, StaleRejected
+from forgeyard.errors import Forbidden, InvalidRequest, NotFound, StaleRejected
+from forgeyard.model.enrolment import Admission
 from forgeyard.model.ids import RunnerId, SessionId, new_id
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import (
@@ -26,6 +27,7 @@ from forgeyard.model.units import Millis
 from forgeyard.store import (
     changes,
     codec,
+    entrance,
     generations,
     lineage,
     registrations,
@@ -35,6 +37,7 @@ from forgeyard.store import (
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
+from forgeyard.store.entrance import BY_TOKEN, Entry
 from forgeyard.store.reconcile import books
 from forgeyard.store.sessions import end_session, lock_runner, lock_with_leases, revoke_all
 
@@ -54,7 +57,12 @@ _runners, _sessions, _leases = tables.runners, tables.sessions, tables.leases
 
 
 def register(
-    connection: sa.Connection, message: Register, *, policy: LeasePolicy, rng: random.Random
+    connection: sa.Connection,
+    message: Register,
+    *,
+    policy: LeasePolicy,
+    rng: random.Random,
+    entry: Entry = BY_TOKEN,
 ) -> Registered:
     """Open a session for a runner, known by its name; the one before it is fenced at once.
 
@@ -62,24 +70,31 @@ def register(
 
     Raises:
         InvalidRequest: the name, the protocol's version or the report cannot be.
+        Forbidden: the certificate is for no runner of ours, or the name is another runner's.
         StaleRejected: the session that this very registration opened has ended.
     """
     _check(message)
+    entered = entrance.judge(connection, message, entry)
+    message = entered.message
     known = _id_of_name(connection, message.runner_name)
+    if known is not None and entry.runner_id not in (None, known):
+        raise Forbidden("this name is another runner's", field="runner_name", value=known)
     is_new = known is None
-    runner_id = _insert(connection, message, rng=rng) if known is None else known
+    runner_id = known or _insert(connection, message, entry.runner_id, rng=rng)
     runner, held = lock_with_leases(connection, runner_id)
     now, here = database_now(connection), lineage.current(connection)
     session_id = registrations.session_of(message, now=now, rng=rng)
     if registrations.is_repeated(connection, runner, session_id):
-        return _registered(runner_id, session_id, policy, here.mark)
+        return _registered(runner, session_id, policy, here.mark)
     _supersede(connection, runner, now=now)
     if here.hold is None:
         revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
     _open_session(connection, runner_id, session_id, now=now)
-    state = _wanted(runner) or RunnerState.ONLINE
+    admitted = entrance.admitted(runner, entered)
+    state = _wanted({**runner, **admitted}) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
-    change(
+    can_do_other = reports.differs(runner, introduced)
+    runner = change(
         connection,
         runner,
         state,
@@ -91,25 +106,28 @@ def register(
         last_seen_at=now,
         health=RunnerHealth.HEALTHY.value,
         health_reason=None,
+        **admitted,
         **introduced,
         **books.recount(connection, runner_id, policy=policy),
     )
-    if is_new or reports.differs(runner, introduced):
+    if is_new or can_do_other:
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
-    return _registered(runner_id, session_id, policy, here.mark)
+    return _registered(runner, session_id, policy, here.mark)
 
 
 def _registered(
-    runner_id: str, session_id: SessionId, policy: LeasePolicy, store_mark: str
+    runner: Row, session_id: SessionId, policy: LeasePolicy, store_mark: str
 ) -> Registered:
     return Registered(
-        runner_id=RunnerId(runner_id),
+        runner_id=RunnerId(runner["runner_id"]),
         session_id=session_id,
         renew_every=policy.renew_every,
         heartbeat_every=Millis(policy.session_silence // HEARTBEATS_PER_SILENCE),
         longest_back_off=policy.longest_back_off,
         store_mark=store_mark,
+        admission=Admission(runner["admission"]),
+        admission_reason=runner["admission_reason"] or "",
     )
 
 
@@ -143,11 +161,13 @@ def _id_of_name(connection: sa.Connection, name: str) -> str | None:
     return connection.execute(known).scalar_one_or_none()
 
 
-def _insert(connection: sa.Connection, message: Register, *, rng: random.Random) -> str:
+def _insert(
+    connection: sa.Connection, message: Register, runner_id: str | None, *, rng: random.Random
+) -> str:
     """Make a runner; of two that make the same one at once, one waits for the other."""
     now = database_now(connection)
     row = {
-        "runner_id": _new_id("rnr", now=now, rng=rng),
+        "runner_id": runner_id or _new_id("rnr", now=now, rng=rng),
         "name": message.runner_name,
         "state": RunnerState.OFFLINE.value,
         "pool_id": POOL,
@@ -200,10 +220,14 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
         reports.check(message.report)
     runner = _lock_open(connection, session_id)
     now = database_now(connection)
-    state = state_told(runner, message)
+    message = entrance.heard(connection, runner, message)
+    proved = entrance.proved(runner, message)
+    if proved:
+        generations.bump(connection)
+    state = state_told({**runner, **proved}, message)
     able = _able(message, now=now)
     said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
-    said |= reports.held(message.holdings)
+    said |= reports.held(message.holdings) | proved
     change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
     )
@@ -275,6 +299,8 @@ def state_told(runner: Row, message: Heartbeat) -> RunnerState:
 
 def _wanted(runner: Row) -> RunnerState | None:
     """Tell the state that an operator wants, whatever the agent says."""
+    if runner["admission"] != Admission.VERIFIED:
+        return RunnerState.UNADMITTED
     if runner["drain_requested"]:
         return RunnerState.DRAINING
     return RunnerState.UNHEALTHY if runner["declared_unhealthy"] else None
@@ -308,9 +334,10 @@ def drain(
     """
     runner = lock_runner(connection, id_of(connection, name_or_id))
     now = database_now(connection)
-    online = runner["state"] != RunnerState.OFFLINE
-    state = RunnerState.DRAINING if online else RunnerState.OFFLINE
     wish = {"drain_requested": 1, "drain_reason": reason}
+    online = runner["state"] != RunnerState.OFFLINE
+    wanted = _wanted({**runner, **wish}) or RunnerState.DRAINING
+    state = wanted if online else RunnerState.OFFLINE
     changed = change(connection, runner, state, reason=f"drained: {reason}", now=now, **wish)
     changes.audit(
         connection,

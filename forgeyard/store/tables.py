@@ -20,6 +20,7 @@ from forgeyard.store.rule_tables import (
     wakes,
 )
 from forgeyard.store.table_parts import SERIAL, metadata, number, text
+from forgeyard.store.trust_tables import certificates, enrolments
 
 __all__ = [
     "artifacts",
@@ -27,10 +28,12 @@ __all__ = [
     "audit",
     "blobs",
     "caches",
+    "certificates",
     "concurrency_groups",
     "cycles",
     "deadlines",
     "device_holds",
+    "enrolments",
     "findings",
     "generations",
     "habits",
@@ -291,6 +294,9 @@ runners = sa.Table(
     number("penalty_at", default=0),
     number("reported_at", default=0),  # when its capability report came
     number("changed_at", default=0),  # of anything that a snapshot looks at
+    text("admission", default="verified"),  # Admission; by a token of the data directory, at once
+    text("admission_reason", nullable=True),
+    text("enrolment_id", nullable=True),  # which gave it its trust
     sa.Index("ix_runners_changed_at", "changed_at"),
     sa.CheckConstraint(
         "reserved_cpu_milli >= 0 AND reserved_memory_bytes >= 0"

@@ -9,11 +9,13 @@ What a newer issuing authority replaces stays trusted until it ends, so that nob
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
+from forgeyard import entropy
 from forgeyard.errors import Conflict, InvalidRequest, NotFound
 from forgeyard.trust import certificates, keys
 from forgeyard.trust.certificates import Certificate, Signer
@@ -174,6 +176,35 @@ class Authority:
         by = self.signer(now=now)
         identity = f"spiffe://{self.domain()}/runner/{runner_id}"
         return certificates.client(key, identity, by=by, now=now, lasts=lasts), by.certificate
+
+    def token_key(self) -> bytes:
+        """Read the key that enrolment tokens are derived from, made when it is first needed.
+
+        Raises:
+            NotFound: there is no authority here.
+        """
+        self.root()
+        path = self.folder / "tokens.key"
+        with suppress(Conflict):
+            if not path.exists():
+                keys.save_private(path, entropy.token().encode())
+        return keys.read_private(path)
+
+    def server_files(self) -> tuple[Path, Path]:
+        """Tell where the agent API's certificate with its chain, and its key, lie.
+
+        Raises:
+            NotFound: they were not made yet.
+        """
+        chain, secret = self.folder / "server.crt", self.folder / "server.key"
+        if not chain.exists() or not secret.exists():
+            raise NotFound(
+                f"the agent API has no certificate in {self.folder};"
+                " `forgeyard ca server HOST` makes one",
+                field="folder",
+                value=str(self.folder),
+            )
+        return chain, secret
 
     @property
     def _root_file(self) -> Path:

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from forgeyard.errors import Conflict, Corrupt, Forbidden, NotFound
+from forgeyard.errors import Conflict, Corrupt, Forbidden, NotFound, TooLarge
 
 PrivateKey: TypeAlias = ec.EllipticCurvePrivateKey
 PublicKey: TypeAlias = ec.EllipticCurvePublicKey
@@ -31,12 +31,16 @@ def save_key(path: Path, key: PrivateKey) -> None:
     Raises:
         Conflict: there is a file of this name.
     """
-    text = key.private_bytes(
+    save_private(path, written(key))
+
+
+def written(key: PrivateKey) -> bytes:
+    """Write a private key as PEM."""
+    return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    save_private(path, text)
 
 
 def save_private(path: Path, content: bytes) -> None:
@@ -87,7 +91,8 @@ def read_private(path: Path) -> bytes:
 
     Raises:
         NotFound: there is no such file.
-        Forbidden: others than its owner may read it.
+        Forbidden: others than its owner may read it, or this process may not.
+        TooLarge: it is no file of keys.
     """
     try:
         with path.open("rb") as file:
@@ -96,9 +101,14 @@ def read_private(path: Path) -> bytes:
                 raise Forbidden(
                     f"others may read {path}", field="mode", value=f"{mode:04o}", allowed="0600"
                 )
-            return file.read(_MOST)
+            content = file.read(_MOST + 1)
     except FileNotFoundError as error:
         raise NotFound(f"there is no {path}", field="path", value=str(path)) from error
+    except OSError as error:
+        raise Forbidden(f"cannot read {path}: {error.strerror}", field="path") from error
+    if len(content) > _MOST:
+        raise TooLarge(f"{path} is too large", field="path", allowed=f"at most {_MOST} bytes")
+    return content
 
 
 def public_bytes(key: PublicKey) -> bytes:

@@ -1,4 +1,4 @@
-"""A runner elsewhere: another network, another user, another directory; only URL and token."""
+"""A runner elsewhere: another network, user and directory; a URL, a token for itself, a pin."""
 
 import json
 import os
@@ -52,16 +52,20 @@ def other_host() -> Iterator[str]:
         _ip("netns", "del", NAMESPACE)
 
 
-def test_an_agent_elsewhere_needs_only_the_url_and_the_token(
+@pytest.mark.requirement("BOO-004", "BOO-018", "BOO-019", "ACC-050", "PRI-063", "GAT-014")
+def test_an_agent_elsewhere_needs_only_the_url_a_token_and_the_pin(
     fresh: Forgeyard, other_host: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     fresh.type("up", "-d", "--listen", HERE, "--agents", "0").ok()
     status = fresh.type("status", "--json").ok().json()
-    token = (fresh.home / "data" / "token").read_text().strip()
+    invited = fresh.type("runner", "invite", "abroad", "--reason", "a test", "--json").ok().json()
     home = tmp_path_factory.mktemp("elsewhere")
     home.chmod(0o700)
     os.chown(home, int(NOBODY), int(NOBODY))
-    agent = _agent(other_host, home, status["agent_url"], token)
+    token = home / "token"
+    token.write_text(invited["token"])
+    os.chown(token, int(NOBODY), int(NOBODY))
+    agent = _agent(other_host, home, status["agent_url"], invited["pin"])
     try:
         project = fresh.project("abroad", RUN, input__txt="1234567")
         submitted = fresh.type(
@@ -84,13 +88,47 @@ def test_an_agent_elsewhere_needs_only_the_url_and_the_token(
     assert left == []
 
 
-def _agent(namespace: str, home: Path, url: str, token: str) -> subprocess.Popen[bytes]:
+@pytest.mark.requirement("PHA-016", "BOO-001")
+def test_a_runner_elsewhere_works_on_from_one_certificate_to_the_next_until_it_is_revoked(
+    fresh: Forgeyard, other_host: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Enrolled, at work, renewed while it works, shut out: its process ends by itself."""
+    words = ("up", "-d", "--listen", HERE, "--agents", "0")
+    fresh.type(*words, FORGEYARD_API__CERTIFICATE_S="20").ok()
+    status = fresh.type("status", "--json").ok().json()
+    invited = fresh.type("runner", "invite", "abroad", "--reason", "a test", "--json").ok().json()
+    home = tmp_path_factory.mktemp("renewed")
+    home.chmod(0o700)
+    (home / "token").write_text(invited["token"])
+    os.chown(home / "token", int(NOBODY), int(NOBODY))
+    os.chown(home, int(NOBODY), int(NOBODY))
+    agent = _agent(other_host, home, status["agent_url"], invited["pin"])
+    try:
+        project = fresh.project("renewed", "jobs: {long: {steps: [{run: sleep 45}]}}")
+        watched = fresh.submit(project, "--watch", "--timeout", "180s")
+        assert watched.code == 0, watched.out + watched.err + _tail(home)
+        (run,) = fresh.type("run", "list", "--json").ok().json()["runs"]
+        shown = fresh.type("run", "show", run["run_id"], "--json").ok().json()
+        assert [len(job["attempts"]) for job in shown["jobs"]] == [1]
+        certificates = fresh.type("runner", "certificates", "abroad", "--json").ok().json()
+        assert len(certificates) >= 3
+        fresh.type("runner", "revoke", "abroad", "--reason", "stolen").ok()
+        assert agent.wait(60) == 5, _tail(home)
+    finally:
+        if agent.poll() is None:
+            agent.kill()
+            agent.wait(30)
+    assert "quarantined: stolen" in fresh.type("runner", "list").ok().out
+
+
+def _agent(namespace: str, home: Path, url: str, pin: str) -> subprocess.Popen[bytes]:
     """Start an agent as nobody; it may read our Python, and nothing else of ours is given."""
     command = (
         *("ip", "netns", "exec", namespace, "setpriv", "--reuid", NOBODY, "--regid", NOBODY),
         *("--clear-groups", "--inh-caps", "+dac_read_search", "--ambient-caps"),
         *("+dac_read_search", sys.executable, "-m", "forgeyard.cli.main", "agent"),
-        *("--join", url, "--token", token, "--name", "abroad", "--work-dir", str(home / "work")),
+        *("--join", url, "--enrol-token-file", "token", "--ca-pin", pin),
+        *("--work-dir", str(home / "work")),
     )
     with (home / "agent.log").open("wb") as log:
         return subprocess.Popen(

@@ -17,6 +17,8 @@ import pytest
 import sqlalchemy as sa
 
 from activities import contracts
+from activities.connection import connect
+from forgeyard import clock
 from forgeyard.api import serve as api
 from forgeyard.config import ApiConfig, Config, StoreConfig, TemporalConfig
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy, SweepPolicy
@@ -24,10 +26,11 @@ from forgeyard.model.units import Millis
 from forgeyard.store import tables
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
+from forgeyard.trust.authority import Authority
 from tests.acceptance.conftest import Forgeyard
 from tests.integration.temporal.server import Server
 from worker import main as worker
-from worker.wiring import Parts, connect, register_search_attributes
+from worker.wiring import Parts, register_search_attributes
 
 pytestmark = pytest.mark.integration
 
@@ -111,13 +114,14 @@ class Host:
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
 
-    def agent(self, home: Path, url: str, token: str) -> subprocess.Popen[bytes]:
-        """Start an agent that knows nothing but URL and token."""
+    def agent(self, home: Path, url: str, invited: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start an agent that knows nothing but URL, its token and the pin."""
         home.mkdir()
+        (home / "token").write_text(invited["token"])
         command = (
             *("ip", "netns", "exec", self.namespace, sys.executable, "-m", "forgeyard.cli.main"),
-            *("agent", "--join", url, "--token", token, "--name", self.name, "--jobs", "2"),
-            *("--work-dir", str(home / "work")),
+            *("agent", "--join", url, "--enrol-token-file", str(home / "token"), "--jobs", "2"),
+            *("--ca-pin", invited["pin"], "--work-dir", str(home / "work")),
         )
         with (home / "agent.log").open("wb") as log:
             return subprocess.Popen(
@@ -162,10 +166,13 @@ async def a_system(
     config = Config(
         data_dir=folder / "data",
         store=StoreConfig(url=database),
-        api=ApiConfig(port=0, agent_host=host, agent_port=0),
+        api=ApiConfig(port=0, agent_host=host, agent_port=0, agent_identity="certificate"),
         temporal=TemporalConfig(address=temporal.address),
     )
     config.data_dir.mkdir(mode=0o700)
+    authority = Authority(config.authority_dir())
+    authority.create("forgeyard.internal", now=clock.now())
+    authority.server([host], now=clock.now())
     client = await connect(config.temporal)
     await register_search_attributes(client)
     engine = open_engine(database, config.store)
@@ -192,6 +199,13 @@ async def a_system(
         stop.set()
         await asyncio.gather(*running)
         engine.dispose()
+
+
+async def _invited(yard: Forgeyard, name: str) -> dict[str, str]:
+    words = ("runner", "invite", name, "--trust", "trusted_internal", "--reason", "a test")
+    answer = await asyncio.to_thread(yard.type, *words, "--json")
+    found: dict[str, str] = answer.ok().json()
+    return found
 
 
 async def _until_placed(database: str, runner: str) -> None:
@@ -232,8 +246,9 @@ async def test_a_run_outlives_a_runner_that_leaves(
 ) -> None:
     system = a_system(tmp_path, database=postgresql_url, temporal=temporal, host=hosts[0].here)
     async with system as (yard, url):
-        token = (tmp_path / "data" / "token").read_text().strip()
-        agents = [host.agent(tmp_path / host.name, url, token) for host in hosts]
+        agents = [
+            host.agent(tmp_path / host.name, url, await _invited(yard, host.name)) for host in hosts
+        ]
         try:
             await _until_states(yard, dict.fromkeys(HOSTS, "online"))
             (tmp_path / "run.yaml").write_text(a_run())

@@ -20,11 +20,13 @@ from forgeyard import archive
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.loop import AgentSettings
 from forgeyard.api.agent_app import create_agent_app
+from forgeyard.api.callers import SessionOwners
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
+from forgeyard.api.trust import Trust
 from forgeyard.config import AgentConfig, ApiConfig, Config, LimitsConfig
 from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
@@ -313,10 +315,11 @@ async def a_control(
 
     reader = AssignmentReader(assignments, period_s=0.02)
     policies = PolicyCache(policy)
+    config = Config(data_dir=folder, limits=LIMITS, api=ApiConfig(long_poll_s=1))
     deps = ApiDependencies(
         engine=engine,
         blobs=FileBlobStore(folder / "blobs"),
-        config=Config(data_dir=folder, limits=LIMITS, api=ApiConfig(long_poll_s=1)),
+        config=config,
         policies=policies,
         token=TOKEN,
         rng=RNG,
@@ -324,6 +327,8 @@ async def a_control(
         temporal_answers=_no,
         assignments=reader,
         keepalive=keepalive(engine, policies, kick=lambda: None),
+        trust=Trust(config),
+        owners=SessionOwners(engine),
         figures=StoreFigures(engine, "default"),
     )
     stop = asyncio.Event()

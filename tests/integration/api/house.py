@@ -13,11 +13,13 @@ from fastapi import FastAPI
 
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.app import create_app
+from forgeyard.api.callers import SessionOwners
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.keepalive import keepalive
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
+from forgeyard.api.trust import Trust
 from forgeyard.config import ApiConfig, Config, LimitsConfig
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
@@ -188,10 +190,11 @@ async def open_house(
     blobs = FileBlobStore(folder / "blobs")
     reader = AssignmentReader(assignments, period_s=0.01)
     policies = PolicyCache(policy)
+    config = Config(data_dir=folder, limits=limits, api=ApiConfig(long_poll_s=10))
     deps = ApiDependencies(
         engine=engine,
         blobs=blobs,
-        config=Config(data_dir=folder, limits=limits, api=ApiConfig(long_poll_s=10)),
+        config=config,
         policies=policies,
         token=TOKEN,
         rng=RNG,
@@ -199,6 +202,8 @@ async def open_house(
         temporal_answers=_no,
         assignments=reader,
         keepalive=keepalive(engine, policies, kick=lambda: kicks.append(None)),
+        trust=Trust(config),
+        owners=SessionOwners(engine),
         figures=StoreFigures(engine, "default", fresh_s=0),
     )
     public, agent = create_app(deps), create_agent_app(deps)

@@ -13,6 +13,7 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
+from activities.connection import connect
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.serve import Listening, serve
 from forgeyard.config import (
@@ -30,7 +31,7 @@ from tests.builders import a_registration
 from tests.integration.api.house import a_document, digest_of
 from tests.integration.temporal.server import Server
 from tests.scraping import a_free_port, scrape, scraped
-from worker.wiring import connect, register_search_attributes
+from worker.wiring import register_search_attributes
 
 pytestmark = pytest.mark.integration
 DEGRADED = {"status": "degraded", "database": True, "temporal": False, "held": False}

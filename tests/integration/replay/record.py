@@ -18,6 +18,7 @@ from pathlib import Path
 
 from temporalio.client import Client
 
+from activities.connection import connect
 from forgeyard.config import StoreConfig, TemporalConfig
 from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
@@ -26,7 +27,7 @@ from tests.integration.replay.cases import CASES, Case
 from tests.integration.replay.histories import BASELINE, REFRESH, ROOT, baseline, commands, load
 from tests.integration.temporal.house import QUICK, House
 from tests.integration.temporal.server import Server
-from worker.wiring import Parts, connect, register_search_attributes
+from worker.wiring import Parts, register_search_attributes
 
 NOT_OURS = {"identity": "recorder", "stackTrace": "", "buildId": "recorded", "requestId": "request"}
 """Fields that tell of the recording machine or of chance, and what stands there instead."""

@@ -8,11 +8,12 @@ import pytest
 import sqlalchemy as sa
 from temporalio.client import Client
 
+from activities.connection import connect
 from forgeyard.config import TemporalConfig
 from forgeyard.store.blobs import FileBlobStore
 from tests.integration.temporal.house import QUICK, House
 from tests.integration.temporal.server import Server
-from worker.wiring import Parts, connect, register_search_attributes
+from worker.wiring import Parts, register_search_attributes
 
 _NUMBERS = itertools.count(1)
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from temporalio.client import Client, WorkflowExecutionStatus
 
 from activities import contracts, starts
+from activities.connection import connect, connect_later
 from activities.relay import WAKE_GAP_MS, relay
 from forgeyard.config import TemporalConfig
 from forgeyard.store import changes, tables
@@ -17,7 +18,7 @@ from tests.builders import LEASE_POLICY
 from tests.integration.temporal.house import Cost, Driver, House, attempt_id_of
 from tests.integration.temporal.server import Server
 from tests.integration.temporal.stages import grant, leased_silently, start_of
-from worker.wiring import connect, connect_later, register_search_attributes
+from worker.wiring import register_search_attributes
 
 pytestmark = pytest.mark.integration
 RUNNING, COMPLETED = WorkflowExecutionStatus.RUNNING, WorkflowExecutionStatus.COMPLETED

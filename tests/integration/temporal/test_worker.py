@@ -11,13 +11,14 @@ import sqlalchemy as sa
 from temporalio.client import Client
 
 from activities import contracts
+from activities.connection import connect_later
 from activities.relay import relay
 from forgeyard.config import Config, StoreConfig, TemporalConfig
 from tests.integration.temporal.conftest import build_house
 from tests.integration.temporal.house import Driver, House, until
 from tests.integration.temporal.server import Server
 from worker.main import run_worker
-from worker.wiring import connect_later, register_search_attributes
+from worker.wiring import register_search_attributes
 
 pytestmark = pytest.mark.integration
 

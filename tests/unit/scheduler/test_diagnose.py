@@ -167,6 +167,11 @@ def test_the_able_runners_are_told_apart_from_the_others() -> None:
             "is under pressure",
         ),
         (a_runner(state=RunnerState.UNHEALTHY), DiagnosticCode.RUNNERS_UNAVAILABLE, "is unhealthy"),
+        (
+            a_runner(state=RunnerState.UNADMITTED),
+            DiagnosticCode.RUNNERS_UNAVAILABLE,
+            "is not admitted",
+        ),
         (a_runner(suspect=True), DiagnosticCode.RUNNERS_UNAVAILABLE, "has fallen silent"),
         (a_runner("shy"), DiagnosticCode.RECENTLY_REFUSED, "has just refused it"),
     ],

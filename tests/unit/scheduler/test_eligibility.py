@@ -48,6 +48,7 @@ def test_a_runner_that_has_everything_is_eligible() -> None:
         (RunnerState.DRAINING, RejectionCode.DRAINING),
         (RunnerState.SATURATED, RejectionCode.SATURATED),
         (RunnerState.UNHEALTHY, RejectionCode.UNHEALTHY),
+        (RunnerState.UNADMITTED, RejectionCode.UNADMITTED),
     ],
 )
 def test_only_an_online_runner_takes_work(state: RunnerState, code: RejectionCode) -> None:

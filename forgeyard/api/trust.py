@@ -1,0 +1,57 @@
+"""The authority of this installation, as the API uses it: tokens, certificates, what is trusted."""
+
+from datetime import timedelta
+
+from forgeyard import clock
+from forgeyard.config import Config
+from forgeyard.store.identities import Sign, Signed
+from forgeyard.trust import certificates, tokens
+from forgeyard.trust.authority import Authority
+from forgeyard.trust.identity import serial_of
+from forgeyard.trust.keys import PublicKey
+from forgeyard.trust.tokens import Token
+
+
+class Trust:
+    """What an API process does with the folder of the authority; each call blocks briefly."""
+
+    def __init__(self, config: Config) -> None:
+        self.authority = Authority(config.authority_dir())
+        self._lasts = timedelta(seconds=config.api.certificate_s)
+
+    def token(self, enrolment_id: str, binding: str) -> Token:
+        """Derive the token of an enrolment.
+
+        Raises:
+            NotFound: there is no authority here.
+        """
+        return tokens.derive(self.authority.token_key(), enrolment_id, binding)
+
+    def mark(self, token: Token) -> str:
+        """Say what stands in the store for a token."""
+        return tokens.mark(self.authority.token_key(), token)
+
+    def mark_of(self, enrolment_id: str, binding: str) -> str:
+        """Say what stands in the store for the token of an enrolment."""
+        return self.mark(self.token(enrolment_id, binding))
+
+    def signer(self, key: PublicKey) -> Sign:
+        """Be ready to sign a certificate for this key, for whatever runner it turns out to be."""
+
+        def sign(runner_id: str) -> Signed:
+            made, issuer = self.authority.client(key, runner_id, now=clock.now(), lasts=self._lasts)
+            return Signed(
+                serial=serial_of(made),
+                pem=certificates.written([made, issuer]).decode(),
+                ends_at=int(made.not_valid_after_utc.timestamp() * 1000),
+            )
+
+        return sign
+
+    def trusted(self) -> str:
+        """Give everything that is trusted, as PEM.
+
+        Raises:
+            NotFound: there is no authority here.
+        """
+        return certificates.written(self.authority.bundle(now=clock.now())).decode()
