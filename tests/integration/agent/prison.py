@@ -131,7 +131,7 @@ def as_somebody_ordinary(command: tuple[str, ...]) -> tuple[str, ...]:
     Where this interpreter lies in a directory that is closed to others, a mount namespace opens it.
     """
     needed = {Path(sys.base_prefix).resolve(), Path(sys.prefix), Path.cwd()}
-    script = ["set -e"]
+    script = ["set -e", "mount -t tmpfs -o mode=1777 tests /dev/shm"]
     for number, closed in enumerate(sorted({it for path in needed for it in _closed(path)})):
         inside = [path for path in needed if closed in path.parents]
         script += [f"mkdir -p /dev/shm/open{number}"]
