@@ -104,7 +104,7 @@ def granted(
     role: Role | None, permissions: Collection[Permission], *, tenant: str | None
 ) -> frozenset[Permission]:
     """Add a role and permissions up; what a role has beyond a tenant does not reach its callers."""
-    found = frozenset(permissions) | (ROLES[role] if role else frozenset())
+    found = frozenset((*permissions, *(ROLES[role] if role else ())))
     return found if tenant is None else found & INSIDE_A_TENANT
 
 
