@@ -16,7 +16,8 @@ from forgeyard.errors import Corrupt
 from forgeyard.model.capability import Capabilities
 from forgeyard.model.holdings import Holdings
 from forgeyard.model.job import JobSpec, Timeouts
-from forgeyard.model.protocol import StepResult, TestCounts
+from forgeyard.model.protocol import StepResult
+from forgeyard.model.protocol import TestCounts as Counts
 from forgeyard.model.run import GitSource
 from forgeyard.store import codec
 from tests.builders import a_job_spec, some_capabilities
@@ -25,7 +26,7 @@ WHOLE: tuple[tuple[Hashable, object], ...] = (
     (JobSpec, a_job_spec(env={"A": "b"}, needs=("first",), outputs=())),
     (Capabilities, some_capabilities(labels={"zone": "a"})),
     (tuple[StepResult, ...], (StepResult(name="test", exit_code=1),)),
-    (TestCounts, TestCounts(tests=3)),
+    (Counts, Counts(tests=3)),
     (Holdings, Holdings()),
 )
 OTHERS: tuple[Hashable, ...] = (GitSource, Timeouts)
