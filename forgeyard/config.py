@@ -34,7 +34,9 @@ from forgeyard.model.equipment import (
     Word,
 )
 from forgeyard.model.location import Location, Micros, ReliabilityClass
+from forgeyard.model.permission import Role, check_grant
 from forgeyard.model.units import GIB, MIB
+from forgeyard.trust.destinations import checked_issuer
 
 DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
 """What a device may be called: it stands in lists with commas between."""
@@ -134,6 +136,38 @@ class ApiConfig(Group):
     """Asked to end, it is not ready for so long but still serves, until a balancer has noticed."""
     grace_s: float = Field(default=30.0, gt=0, le=3_600)
     """How long requests under way may then take to finish."""
+
+
+class OidcConfig(Group):
+    """Whose ID tokens sign people and programs on; off unless an issuer is named."""
+
+    issuer: str = ""
+    """As its tokens and its discovery document say it; https, or http on this host."""
+    client_id: str = ""
+    audience: str = ""
+    """Whom its tokens have to be for; empty means the client."""
+    roles_claim: str = "groups"
+    """The claim whose values give roles."""
+    roles: Mapping[str, str] = Field(default={}, max_length=1_000)
+    """`ROLE`, or `ROLE@TENANT`, for a value; the first one here that somebody has counts."""
+    token_s: int = Field(default=8 * 3600, ge=60, le=12 * 3600)
+    """How long at most a token of ours is good."""
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.issuer:
+            checked_issuer(self.issuer)
+            if not self.client_id:
+                raise ValueError("an issuer goes with a client_id")
+        for value in self.roles:
+            role, tenant = self.grant(value)
+            check_grant(role, (), tenant=tenant)
+        return self
+
+    def grant(self, value: str) -> tuple[Role, str | None]:
+        """Tell which role a value of the claim gives, and inside which tenant."""
+        role, _, tenant = self.roles[value].partition("@")
+        return Role(role), tenant or None
 
 
 class LimitsConfig(Group):
@@ -294,6 +328,7 @@ class Config(BaseSettings):
     store: StoreConfig = StoreConfig()
     worker: WorkerConfig = WorkerConfig()
     api: ApiConfig = ApiConfig()
+    oidc: OidcConfig = OidcConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
     metrics: MetricsConfig = MetricsConfig()

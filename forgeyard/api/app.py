@@ -31,6 +31,7 @@ from forgeyard.api import (
     runs,
     scheduler,
     scopes,
+    sign_on,
     store,
     tokens,
 )
@@ -69,7 +70,7 @@ def assemble() -> FastAPI:
         "Forgeyard",
         "Submit runs and follow them.",
         ROUTERS,
-        open_routers=(health.router, runs.schema_router),
+        open_routers=(health.router, runs.schema_router, sign_on.open_router),
     )
 
 
@@ -82,6 +83,7 @@ def create_app(deps: ApiDependencies) -> FastAPI:
 
     app = furnish(assemble(), deps, streams=STREAMS, gate=gate)
     app.state.callers = callers
+    app.state.sign_on = sign_on.SignOn(deps.config.oidc)
     # Outermost, for a browser asks without the token whether it may ask.
     app.add_middleware(codec.ForTheWebUi, ui_url=deps.config.temporal.ui_url)
     return app

@@ -18,7 +18,7 @@ from forgeyard import entropy
 from forgeyard.api.problems import refusal
 from forgeyard.errors import Forbidden, Unauthenticated
 
-OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/schema/runfile.json"})
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/v1/schema/runfile.json", "/v1/login/oidc"})
 """Paths that answer anybody; nothing secret may be said there."""
 
 bearer = HTTPBearer(auto_error=False, description="A token of the API.")

@@ -49,7 +49,7 @@ class Client:
     def __init__(self, endpoint: Endpoint, *, transport: httpx.BaseTransport | None = None) -> None:
         self._addresses = Addresses(endpoint.urls)
         self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {endpoint.token}", "User-Agent": "forgeyard-cli"},
+            headers={**endpoint.authorization, "User-Agent": "forgeyard-cli"},
             timeout=httpx.Timeout(READ_S, connect=CONNECT_S),
             transport=transport,
             # Reading the host's certificates takes longer than most commands; http needs none.

@@ -36,6 +36,11 @@ class Endpoint:
         return f"Endpoint(urls={self.urls!r})"
 
     @property
+    def authorization(self) -> dict[str, str]:
+        """Give the header that opens the API; none for whoever has no token yet."""
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+    @property
     def is_local(self) -> bool:
         """Tell whether this host itself is meant."""
         return all(_is_here(url) for url in self.urls)

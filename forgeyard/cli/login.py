@@ -1,6 +1,7 @@
 """`forgeyard login`, `logout` and `whoami`: which system to talk to, and as whom."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -11,11 +12,31 @@ from forgeyard.cli import output
 from forgeyard.cli.client import Client, shaped
 from forgeyard.cli.endpoint import LONGEST_TOKEN, Endpoint, checked_token, checked_urls, logins_of
 from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect, endpoint
+from forgeyard.cli.single_sign_on import Proof, by_browser, by_device
 from forgeyard.cli.watching import now_ms
 from forgeyard.errors import NotFound
+from forgeyard.trust import issuer
+from forgeyard.trust.destinations import checked_issuer
+from forgeyard.trust.issuer import Metadata
 
 API_WHOAMI = "/v1/whoami"
+API_SIGN_ON = "/v1/login/oidc"
 NamedUrl = Annotated[str, typer.Option("--url", metavar="URL,…", help="API to log in to.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignOnShown:
+    """Which issuer's ID tokens a system takes, and as which client to get one."""
+
+    issuer: str
+    client_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A token that was given for an ID token."""
+
+    token: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +63,13 @@ class Self:
 def login(
     url: NamedUrl,
     token_stdin: Annotated[
-        bool, typer.Option("--token-stdin", help="Read the token from standard input; needed.")
+        bool, typer.Option("--token-stdin", help="Read the token from standard input.")
+    ] = False,
+    oidc: Annotated[
+        bool, typer.Option("--oidc", help="Sign on in a browser on this host.")
+    ] = False,
+    device: Annotated[
+        bool, typer.Option("--device", help="Sign on with a code, in any browser.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -53,20 +80,36 @@ def login(
     \b
     Example:
       forgeyard login --url https://ci.example:8700 --token-stdin < token
+      forgeyard login --url https://ci.example:8700 --oidc
     """
-    if not token_stdin:
-        # As an argument it would be in the shell's history and in the list of processes.
+    if token_stdin + oidc + device != 1:
+        # As an argument a token would be in the shell's history and in the list of processes.
         raise typer.BadParameter(
-            "a token is read from standard input only", param_hint="--token-stdin"
+            "a token is read from standard input, or got by signing on",
+            param_hint="--token-stdin, --oidc or --device",
         )
-    token = checked_token(sys.stdin.readline(LONGEST_TOKEN), field="token-stdin")
-    found = Endpoint(urls=checked_urls(url), token=token)
+    urls = checked_urls(url)
+    if token_stdin:
+        token = checked_token(sys.stdin.readline(LONGEST_TOKEN), field="token-stdin")
+    else:
+        token = _signed_on(urls, by_browser if oidc else by_device)
+    found = Endpoint(urls=urls, token=token)
     with Client(found) as client:
         answer = client.get(API_WHOAMI)
     logins = logins_of(config.load_client())
     logins.keep(",".join(found.urls), token)
     said = f"logged in to {', '.join(found.urls)} as {shaped(Self, answer).sentence}"
     output.put_done(answer, said, as_json=as_json)
+
+
+def _signed_on(urls: tuple[str, ...], prove: Callable[[Metadata, str], Proof]) -> str:
+    """Get an ID token from the issuer that the system names, and a token of ours for it."""
+    with Client(Endpoint(urls=urls, token="")) as client:
+        where = shaped(SignOnShown, client.get(API_SIGN_ON))
+        proof = prove(issuer.describe(checked_issuer(where.issuer)), where.client_id)
+        body = {"id_token": proof.id_token, "nonce": proof.nonce}
+        made = shaped(Made, client.post(API_SIGN_ON, body))
+    return checked_token(made.token, field="token")
 
 
 def logout(

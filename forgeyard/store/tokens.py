@@ -181,6 +181,13 @@ def list_tokens(connection: sa.Connection, *, ended: bool) -> tuple[TokenView, .
     return tuple(_view(dict(row), now=now) for row in connection.execute(query).mappings())
 
 
+def count_of(connection: sa.Connection, principal: str) -> int:
+    """Count the live tokens of a principal."""
+    now = database_now(connection)
+    query = sa.select(sa.func.count()).select_from(_tokens).where(_is_live(now))
+    return connection.execute(query.where(_tokens.c.principal == principal)).scalar_one()
+
+
 def revoke(connection: sa.Connection, token_id: str, *, intent: Intent) -> TokenView:
     """End a token's life; ending it again is harmless.
 

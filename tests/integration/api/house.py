@@ -20,7 +20,7 @@ from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.trust import Trust
-from forgeyard.config import ApiConfig, Config, LimitsConfig
+from forgeyard.config import ApiConfig, Config, LimitsConfig, OidcConfig
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.protocol import Assignments
 from forgeyard.scheduler import place
@@ -31,6 +31,7 @@ from tests.builders import RNG, a_registration, some_capabilities
 
 TOKEN = "sesame-open"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
+NO_ISSUER = OidcConfig()
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)
 
 
@@ -177,7 +178,11 @@ class House:
 
 @asynccontextmanager
 async def open_house(
-    engine: sa.Engine, folder: Path, *, limits: LimitsConfig = LIMITS
+    engine: sa.Engine,
+    folder: Path,
+    *,
+    limits: LimitsConfig = LIMITS,
+    oidc: OidcConfig = NO_ISSUER,
 ) -> AsyncIterator[House]:
     """Run the reader of the polls and connect clients to both applications."""
     policy = SchedulingPolicy()
@@ -190,7 +195,7 @@ async def open_house(
     blobs = FileBlobStore(folder / "blobs")
     reader = AssignmentReader(assignments, period_s=0.01)
     policies = PolicyCache(policy)
-    config = Config(data_dir=folder, limits=limits, api=ApiConfig(long_poll_s=10))
+    config = Config(data_dir=folder, limits=limits, oidc=oidc, api=ApiConfig(long_poll_s=10))
     deps = ApiDependencies(
         engine=engine,
         blobs=blobs,

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from forgeyard import archive
 from forgeyard.api.serve import Listening, serve
 from forgeyard.cli.main import main
-from forgeyard.config import ApiConfig, Config, StoreConfig, TemporalConfig
+from forgeyard.config import ApiConfig, Config, OidcConfig, StoreConfig, TemporalConfig
 from forgeyard.model.protocol import Phase
 from forgeyard.store import artifacts, blobs, changes, logs
 from forgeyard.store.blobs import FileBlobStore
@@ -26,6 +26,7 @@ from forgeyard.store.changes import LEASE
 from tests.leasing import Desk, Lease
 
 UI = "http://127.0.0.1:8233"
+NO_ISSUER = OidcConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,11 +106,16 @@ class House:
 
 @contextmanager
 def open_house(
-    engine: sa.Engine, directory: Path, capsys: pytest.CaptureFixture[str]
+    engine: sa.Engine,
+    directory: Path,
+    capsys: pytest.CaptureFixture[str],
+    *,
+    oidc: OidcConfig = NO_ISSUER,
 ) -> Iterator[House]:
     """Serve the API on any free port for as long as the block runs."""
     config = Config(
         data_dir=directory,
+        oidc=oidc,
         store=StoreConfig(url=engine.url.render_as_string(hide_password=False)),
         api=ApiConfig(port=0, agent_port=0),
         temporal=TemporalConfig(address="127.0.0.1:1"),
