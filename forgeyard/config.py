@@ -119,9 +119,12 @@ class ApiConfig(Group):
     port: int = Field(default=8700, ge=0, le=65_535)
     agent_host: str = "127.0.0.1"
     agent_port: int = Field(default=8701, ge=0, le=65_535)
-    agent_identity: Literal["token", "certificate"] = "token"
+    agent_identity: Literal["token", "certificate", "front"] = "token"
     """How agents prove who they are. By the token of the data directory, which makes them admin of
-    everything, only from this host; from elsewhere by certificates of the authority here."""
+    everything, only from this host; from elsewhere by certificates of the authority here. With
+    `front` a TLS front on this host demands these certificates and passes them on."""
+    front_secret_file: str = ""
+    """A 0600 file of 32 characters or more, which the front sends along with each certificate."""
     authority: str = ""
     """The folder of the authority; empty means `DATA_DIR/ca`."""
     certificate_s: int = Field(default=24 * 3600, ge=10, le=90 * 24 * 3600)

@@ -25,7 +25,13 @@ from forgeyard import clock, config
 from forgeyard.api.auth import ensure_token
 from forgeyard.api.tls import agent_tls
 from forgeyard.config import Config
-from forgeyard.errors import Conflict, PortTaken, Unauthenticated, Unavailable
+from forgeyard.errors import (
+    Conflict,
+    InvalidRequest,
+    PortTaken,
+    Unauthenticated,
+    Unavailable,
+)
 from forgeyard.store.engine import open_engine
 from forgeyard.store.lineage import ADVICE
 from forgeyard.store.migrate import upgrade
@@ -90,6 +96,7 @@ class Standalone:
         """
         settings = self._settings
         agent_tls(settings)
+        _demand_own(settings)
         self._logs.mkdir(parents=True, exist_ok=True)
         ensure_token(settings.token_path())
         engine = open_engine(settings.database_url(), settings.store)
@@ -215,7 +222,7 @@ class Standalone:
     def _credentials(self, name: str, work_dir: Path) -> tuple[str, ...]:
         """Say how one of our own agents proves itself: by the token, or invited like any other."""
         settings = self._settings
-        if settings.api.agent_identity == "token":
+        if settings.api.agent_identity != "certificate":
             return ("--token-file", str(settings.token_path()))
         wish = {
             "runner_name": name,
@@ -288,6 +295,17 @@ class Standalone:
         _write(self._settings.data_dir / "endpoints.json", asdict(self.endpoints))
 
 
+def _demand_own(settings: Config) -> None:
+    """Insist that our own agents can reach the API without a front."""
+    if settings.api.agent_identity == "front":
+        raise InvalidRequest(
+            "`forgeyard up` runs no front for its agents",
+            field="api.agent_identity",
+            value="front",
+            allowed="certificate; behind a front, run `forgeyard worker` and `forgeyard api`",
+        )
+
+
 @contextmanager
 def running(settings: Config, *, agents: int, say: Say) -> Generator[Standalone]:
     """Start the system, hand it out, and end it whatever happens.
@@ -350,7 +368,7 @@ def _choose_endpoints(settings: Config) -> Endpoints:
     ui_port = _port(ui.host, ui.port if ui.port is not None else 8233, "temporal.ui_url")
     api = _port(settings.api.host, settings.api.port, "api.port")
     agent = _port(settings.api.agent_host, settings.api.agent_port, "api.agent_port")
-    scheme = "http" if settings.api.agent_identity == "token" else "https"
+    scheme = "https" if settings.api.agent_identity == "certificate" else "http"
     return Endpoints(
         api_url=f"http://{_reachable(settings.api.host)}:{api}",
         agent_url=f"{scheme}://{_reachable(settings.api.agent_host)}:{agent}",

@@ -12,6 +12,8 @@ from forgeyard.api.app import furnish, routes_only
 from forgeyard.api.auth import OPEN_PATHS
 from forgeyard.api.dependencies import ApiDependencies
 from forgeyard.api.enrolling import OPEN_TO_STRANGERS
+from forgeyard.api.front import FrontHeaders
+from forgeyard.api.tls import front_secret
 
 STREAMS: Final = (
     re.compile(r"/agent/v1/leases/[^/]+/outputs/[^/]+"),
@@ -37,8 +39,13 @@ def create_agent_app(deps: ApiDependencies) -> FastAPI:
         return furnish(app, deps, streams=STREAMS)
     revocations = Revocations(deps.engine)
 
+    front = front_secret(deps.config) if deps.config.api.agent_identity == "front" else None
+
     def gate(inner: ASGIApp) -> ASGIApp:
         open_paths = OPEN_PATHS | OPEN_TO_STRANGERS
-        return CertificateGate(inner, revocations=revocations, open_paths=open_paths)
+        stands = CertificateGate(inner, revocations=revocations, open_paths=open_paths)
+        if front is None:
+            return stands
+        return FrontHeaders(stands, secret=front, issuing=deps.trust.issuing)
 
     return furnish(app, deps, streams=STREAMS, gate=gate)

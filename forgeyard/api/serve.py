@@ -199,8 +199,9 @@ class _Process:
             tasks.create_task(self._relay.run(ended))
             tasks.create_task(self._keep_beating(ended))
             tasks.create_task(self._leave(stop, deps, [server for server, _ in listeners]))
-            if self._tls is not None:
-                tasks.create_task(demand_closed(_url(agents, scheme="https"), stop))
+            if self._config.api.agent_identity != "token":
+                scheme = "http" if self._tls is None else "https"
+                tasks.create_task(demand_closed(_url(agents, scheme=scheme), stop))
             await asyncio.gather(
                 *(tasks.create_task(_serve_one(server, sock, stop)) for server, sock in listeners)
             )

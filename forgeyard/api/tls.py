@@ -18,10 +18,12 @@ from forgeyard.api.agent_callers import CERTIFICATE
 from forgeyard.api.trust import Trust
 from forgeyard.config import Config
 from forgeyard.errors import InvalidRequest, Unavailable
+from forgeyard.trust.keys import read_private
 
 PROBED: Final = "/agent/v1/sessions"
 PROBE_S: Final = 10.0
 PROBE_PAUSE_S: Final = 0.5
+LEAST_SECRET: Final = 32
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -74,7 +76,7 @@ def agent_tls(config: Config) -> AgentTls | None:
     """Make the context of the agents' listener, if they prove themselves by certificates.
 
     Raises:
-        InvalidRequest: agents from elsewhere would come with the token alone.
+        InvalidRequest: others than this host or its front would reach a listener without TLS.
         NotFound: there is no authority, or no certificate for the listener.
     """
     if config.api.agent_identity == "certificate":
@@ -82,15 +84,52 @@ def agent_tls(config: Config) -> AgentTls | None:
         tls = AgentTls(*trust.authority.server_files())
         tls.refresh(trust.trusted())
         return tls
-    if config.api.agent_host not in LOOPBACK:
-        raise InvalidRequest(
-            "agents on other machines must not come with the token, which opens everything;"
-            " make an authority: `forgeyard ca init`, `forgeyard ca server HOST`",
-            field="api.agent_identity",
-            value="token",
-            allowed=f"certificate, or one of {', '.join(sorted(LOOPBACK))} as api.agent_host",
-        )
+    _demand_loopback(config)
+    if config.api.agent_identity == "front":
+        Trust(config).trusted()
+        front_secret(config)
     return None
+
+
+def _demand_loopback(config: Config) -> None:
+    """Insist that nobody from elsewhere reaches a listener without TLS."""
+    if config.api.agent_host in LOOPBACK:
+        return
+    here = f"one of {', '.join(sorted(LOOPBACK))} as api.agent_host"
+    if config.api.agent_identity == "front":
+        raise InvalidRequest(
+            "a listener behind a front must be out of reach for everybody else",
+            field="api.agent_host",
+            value=config.api.agent_host,
+            allowed=here,
+        )
+    raise InvalidRequest(
+        "agents on other machines must not come with the token, which opens everything;"
+        " make an authority: `forgeyard ca init`, `forgeyard ca server HOST`",
+        field="api.agent_identity",
+        value="token",
+        allowed=f"certificate, or {here}",
+    )
+
+
+def front_secret(config: Config) -> bytes:
+    """Read what a TLS front sends along.
+
+    Raises:
+        InvalidRequest: none is configured, or it is too short.
+        NotFound: there is no such file.
+        Forbidden: others may read it.
+    """
+    file = config.api.front_secret_file
+    secret = read_private(Path(file)).strip() if file else b""
+    if len(secret) < LEAST_SECRET:
+        raise InvalidRequest(
+            "a front has to prove itself",
+            field="api.front_secret_file",
+            value=file or None,
+            allowed=f"a 0600 file of {LEAST_SECRET} characters or more",
+        )
+    return secret
 
 
 async def demand_closed(url: str, stop: asyncio.Event) -> None:

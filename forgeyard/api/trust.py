@@ -1,15 +1,19 @@
 """The authority of this installation, as the API uses it: tokens, certificates, what is trusted."""
 
 from datetime import timedelta
+from typing import Final
 
 from forgeyard import clock
 from forgeyard.config import Config
 from forgeyard.store.identities import Sign, Signed
 from forgeyard.trust import certificates, tokens
 from forgeyard.trust.authority import Authority
+from forgeyard.trust.certificates import Certificate
 from forgeyard.trust.identity import serial_of
 from forgeyard.trust.keys import PublicKey
 from forgeyard.trust.tokens import Token
+
+FRESH_S: Final = 5.0
 
 
 class Trust:
@@ -18,6 +22,8 @@ class Trust:
     def __init__(self, config: Config) -> None:
         self.authority = Authority(config.authority_dir())
         self._lasts = timedelta(seconds=config.api.certificate_s)
+        self._issuing: tuple[Certificate, ...] = ()
+        self._looked_at: float | None = None
 
     def token(self, enrolment_id: str, binding: str) -> Token:
         """Derive the token of an enrolment.
@@ -47,6 +53,19 @@ class Trust:
             )
 
         return sign
+
+    def issuing(self) -> tuple[Certificate, ...]:
+        """Give the authorities that sign runners, looked up anew every few seconds.
+
+        Raises:
+            NotFound: there is no authority here.
+        """
+        at = clock.monotonic()
+        if self._looked_at is None or at - self._looked_at > FRESH_S:
+            found = self.authority.issuing(now=clock.now())
+            self._issuing = tuple(one.certificate for one in found)
+            self._looked_at = at
+        return self._issuing
 
     def trusted(self) -> str:
         """Give everything that is trusted, as PEM.

@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from forgeyard.store.table_parts import metadata, number, text
+from forgeyard.store.table_parts import SERIAL, metadata, number, text
 
 api_tokens = sa.Table(
     "api_tokens",
@@ -30,6 +30,21 @@ blob_owners = sa.Table(
         "digest", sa.Text, sa.ForeignKey("blobs.digest", ondelete="CASCADE"), primary_key=True
     ),
     sa.Column("tenant_id", sa.Text, primary_key=True),
+)
+
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("audit_id", SERIAL, primary_key=True, autoincrement=True),
+    number("at"),
+    text("actor"),  # as claimed
+    text("channel"),
+    text("action"),
+    text("target"),
+    text("detail"),
+    text("principal", default=""),  # whose token it was; nobody's if the system acts by itself
+    text("before_digest", nullable=True),  # of what was changed
+    text("after_digest", nullable=True),
 )
 
 audit_chain = sa.Table(

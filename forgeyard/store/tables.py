@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 
 from forgeyard.store.lineage_tables import lineage, store_claims, store_marks
-from forgeyard.store.people_tables import api_tokens, audit_chain, blob_owners
+from forgeyard.store.people_tables import api_tokens, audit, audit_chain, blob_owners
 from forgeyard.store.rule_tables import (
     cycles,
     device_holds,
@@ -454,21 +454,6 @@ idempotency = sa.Table(
     text("body_digest"),
     text("run_id"),
     number("created_at"),
-)
-
-audit = sa.Table(
-    "audit",
-    metadata,
-    sa.Column("audit_id", SERIAL, primary_key=True, autoincrement=True),
-    number("at"),
-    text("actor"),  # as claimed
-    text("channel"),
-    text("action"),
-    text("target"),
-    text("detail"),
-    text("principal", default=""),  # whose token it was; nobody's if the system acts by itself
-    text("before_digest", nullable=True),  # of what was changed
-    text("after_digest", nullable=True),
 )
 
 findings = sa.Table(

@@ -88,7 +88,7 @@ def test_an_agent_elsewhere_needs_only_the_url_a_token_and_the_pin(
     assert left == []
 
 
-@pytest.mark.requirement("PHA-016", "BOO-001")
+@pytest.mark.requirement("PHA-016", "BOO-001", "BOO-021")
 def test_a_runner_elsewhere_works_on_from_one_certificate_to_the_next_until_it_is_revoked(
     fresh: Forgeyard, other_host: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -110,6 +110,7 @@ def test_a_runner_elsewhere_works_on_from_one_certificate_to_the_next_until_it_i
         (run,) = fresh.type("run", "list", "--json").ok().json()["runs"]
         shown = fresh.type("run", "show", run["run_id"], "--json").ok().json()
         assert [len(job["attempts"]) for job in shown["jobs"]] == [1]
+        assert _listening(other_host) == []
         certificates = fresh.type("runner", "certificates", "abroad", "--json").ok().json()
         assert len(certificates) >= 3
         fresh.type("runner", "revoke", "abroad", "--reason", "stolen").ok()
@@ -119,6 +120,13 @@ def test_a_runner_elsewhere_works_on_from_one_certificate_to_the_next_until_it_i
             agent.kill()
             agent.wait(30)
     assert "quarantined: stolen" in fresh.type("runner", "list").ok().out
+
+
+def _listening(namespace: str) -> list[str]:
+    """List what listens on the other host; nobody has to reach into it."""
+    words = ("ip", "netns", "exec", namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+    rows = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [row for row in rows if row.split()[3] == "0A"]
 
 
 def _agent(namespace: str, home: Path, url: str, pin: str) -> subprocess.Popen[bytes]:

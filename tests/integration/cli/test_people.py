@@ -110,6 +110,7 @@ def test_a_token_that_is_not_good_is_not_kept(
     assert not credentials.exists()
 
 
+@pytest.mark.requirement("PRI-072")
 def test_the_trail_is_listed_and_verified_and_a_cut_end_is_found(house: House) -> None:
     """S20, by an operator's hands; the API keeps a head beside its data by itself."""
     make(house, "alice", "--role", "viewer")

@@ -44,6 +44,7 @@ def test_the_dangerous_permissions_are_the_admins_alone_unless_they_are_given_by
     guarded = {
         *(Permission.TOKEN_MANAGE, Permission.POLICY_SET, Permission.STORE_MANAGE),
         *(Permission.PRIORITY_ELEVATE, Permission.AUDIT_READ),
+        *(Permission.RUNNER_ENROL, Permission.PAYLOAD_READ),
     }
     for role in set(Role) - {Role.ADMIN}:
         assert not ROLES[role] & guarded, role
