@@ -45,20 +45,29 @@ DOCUMENTS = st.fixed_dictionaries(
 
 
 def is_allowed(flat: dict[str, int]) -> bool:
-    """Say by the ranges and the two relations whether a document is to be accepted."""
+    """Say by the ranges and the four relations whether a document is to be accepted."""
     whole = {path: flat.get(path, number.default) for path, number in NUMBERS.items()}
     ttl = whole["lease.execution_ttl"]
     ranges = (
         number.setting.least <= whole[path] <= number.setting.most
         for path, number in NUMBERS.items()
     )
-    related = 2 * whole["lease.renew_every"] <= ttl and whole["lease.longest_back_off"] <= ttl
-    return all(ranges) and related
+    renewal, back_off = whole["lease.renew_every"], whole["lease.longest_back_off"]
+    together = ttl + whole["lease.connectivity_grace"]
+    related = (
+        2 * renewal <= ttl,
+        back_off <= ttl,
+        whole["lease.session_silence"] <= together - whole["sweep.period"],
+        whole["sweep.renewal_gap"] <= together - renewal - back_off,
+    )
+    return all(ranges) and all(related)
 
 
 @given(DOCUMENTS)
 @example({"lease.execution_ttl": 30_001})
 @example({"lease.execution_ttl": 29_999})
+@example({"sweep.renewal_gap": 90_001})
+@example({"lease.session_silence": 900_000})
 def test_a_document_is_accepted_exactly_when_its_numbers_are_allowed(flat: dict[str, int]) -> None:
     try:
         policy = read(nested(dict(flat)))

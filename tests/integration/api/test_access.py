@@ -13,10 +13,12 @@ from forgeyard.api.callers import Anybody, declared, demand_declared, needs
 from forgeyard.errors import Corrupt
 from forgeyard.model.permission import EVERYTHING, INSIDE_A_TENANT, Permission
 from forgeyard.store import tables
-from forgeyard.store.engine import read
+from forgeyard.store.engine import read, write
 from tests import access_page
 from tests.callers import a_queue, a_token, expire, id_of, revoke
 from tests.integration.api.house import House, a_document, client_of, digest_of
+from tests.serving import make_authority
+from tests.trusting import invite, redeem
 
 pytestmark = pytest.mark.integration
 OURS, THEIRS = "acme/core/web/main", "umbra/core/web/main"
@@ -52,10 +54,18 @@ BODIES: Mapping[str, Mapping[str, object]] = {
         "lifetime_ms": 60_000,
     },
     "POST /v1/tokens/{token_id}:revoke": BECAUSE,
+    "POST /v1/enrolments": {**BECAUSE, "runner_name": "machine"},
+    "POST /v1/enrolments/{enrolment_id}:approve": {**BECAUSE, "key": "sha256/one"},
+    "POST /v1/enrolments/{enrolment_id}:cancel": BECAUSE,
+    "POST /v1/runners/{name}:revoke": BECAUSE,
+    "POST /v1/runners/{name}:admit": BECAUSE,
+    "POST /v1/codec/decode": {"payloads": []},
+    "POST /v1/codec/encode": {"payloads": []},
 }
 """What routes want to hear that take no empty body."""
 UNRECORDED = {
     *("HEAD /v1/blobs/{digest}", "PUT /v1/blobs/{digest}", "POST /v1/runs", "POST /v1/runs:check"),
+    *("POST /v1/codec/decode", "POST /v1/codec/encode"),
     *("POST /v1/runs/{run_id}:rerun-failed", "POST /v1/policy:check", "POST /v1/audit:verify"),
 }
 """Requests that are no GET and change nothing that others rely on; a run is a record of itself."""
@@ -63,7 +73,7 @@ FUTILE = {"POST /v1/pools/maintenance/{window_id}:cancel"}
 """What finds nothing to do here; the tests of its noun see its line in the trail."""
 NAMES = {"/v1/pools": "default", "/v1/runners": "runner-1"}
 EARLY = ("PUT", "POST /v1/jobs", ":reprioritise", "{name}:cancel")
-LATE = ("hold", "confirm")
+LATE = ("admit", "hold", "confirm")
 """In which order routes are tried, so that one leaves the next something to do."""
 OF_NOBODY = {"GET /v1/runs", "GET /v1/scopes", "GET /v1/whoami"}
 """What a caller of any tenant may ask, and is told its own part of."""
@@ -84,7 +94,7 @@ class Callers:
 
     def __init__(self, house: House) -> None:
         self.house = house
-        self.run_id = self.job_id = self.token_id = ""
+        self.run_id = self.job_id = self.token_id = self.enrolment_id = ""
 
     async def settle(self) -> None:
         engine = self.house.engine
@@ -100,6 +110,11 @@ class Callers:
         self.run_id, self.job_id = run["run_id"], run["jobs"][0]["job_id"]
         self.token_id = id_of(a_token(engine, Permission.RUN_READ))
         await self.house.register("runner-1")
+        make_authority(self.house.public.state.dependencies.config.data_dir)
+        with write(engine) as connection:
+            enrolment = invite(connection, "machine-1", needs_approval=True)
+            redeem(connection, enrolment, "sha256/one")
+        self.enrolment_id = enrolment.enrolment_id
 
     async def ask(self, token: str | None, what: str, method: str, path: str) -> httpx.Response:
         """Ask what a route is for, about what belongs to the first tenant."""
@@ -109,6 +124,7 @@ class Callers:
             "digest": digest_of(SOURCE),
             "path:path": OURS,
             "token_id": self.token_id,
+            "enrolment_id": self.enrolment_id,
             "grouping": "tenant",
             "name": next((name for noun, name in NAMES.items() if noun in path), "build"),
         }

@@ -1,6 +1,7 @@
 """What Prometheus finds at a worker: cycles, placements, conflicts, and what the SDK counts."""
 
 import asyncio
+import time
 from pathlib import Path
 
 import httpx
@@ -22,12 +23,24 @@ from tests.integration.temporal.conftest import build_house
 from tests.integration.temporal.house import Driver
 from tests.integration.temporal.server import Server
 from tests.leasing import Desk
-from tests.scraping import a_free_port, growth, scrape, scrape_here
+from tests.scraping import Scrape, a_free_port, growth, scrape, scrape_here
 from worker.main import run_worker
 from worker.wiring import own_runtime
 
 pytestmark = pytest.mark.integration
 HUGE = a_job_spec("huge", resources=some_resources(memory=64 * GIB))
+
+
+async def _relayed(port: int, before: Scrape) -> Scrape:
+    """Scrape until a relay is counted, which ends after the job may have."""
+    deadline = time.monotonic() + 60
+    while True:
+        found = await asyncio.to_thread(scrape, port)
+        done = growth(before, found)
+        if done("forgeyard_scheduler_cycle_latency_seconds_count", step="relay") >= 1:
+            return found
+        assert time.monotonic() < deadline, "no relay was counted"
+        await asyncio.sleep(0.1)
 
 
 @pytest.mark.requirement("MET-001", "MET-002", "MET-003", "MET-006")
@@ -57,7 +70,7 @@ async def test_a_worker_publishes_what_its_cycles_did_and_what_the_sdk_counts(
     try:
         async with Driver(house=house).running():
             await house.until_job(run_id, "small", "succeeded")
-            found = await asyncio.to_thread(scrape, ports.worker_port)
+            found = await _relayed(ports.worker_port, before)
             sdk = await asyncio.to_thread(_text, ports.temporal_port)
     finally:
         stop.set()
