@@ -1,6 +1,10 @@
 """The addresses of one service: whoever talks to it turns to the next one when one fails."""
 
 from collections.abc import Sequence
+from typing import Final
+
+LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+"""What this host is called by itself, and reached by from nowhere else."""
 
 
 class Addresses:

@@ -14,6 +14,7 @@ from typing import Final
 import httpx
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from forgeyard.addresses import LOOPBACK
 from forgeyard.api.agent_callers import CERTIFICATE
 from forgeyard.api.trust import Trust
 from forgeyard.config import Config
@@ -24,7 +25,6 @@ PROBED: Final = "/agent/v1/sessions"
 PROBE_S: Final = 10.0
 PROBE_PAUSE_S: Final = 0.5
 LEAST_SECRET: Final = 32
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 class CertifiedProtocol(H11Protocol):

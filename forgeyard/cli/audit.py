@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -99,7 +98,7 @@ def list_lines(
     rows = [
         (
             str(one.audit_id),
-            f"{datetime.fromtimestamp(one.at / 1000, UTC):%Y-%m-%d %H:%M:%S}Z",
+            output.instant(one.at),
             *(one.principal, one.actor, one.channel, one.action, one.target, one.detail),
         )
         for one in found.lines

@@ -5,7 +5,7 @@ These commands work on a folder; no server need run.
 
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -17,10 +17,9 @@ from forgeyard.trust.authority import Authority, Issuing
 from forgeyard.trust.certificates import Certificate
 
 app = typer.Typer(no_args_is_help=True, help="Make and renew the internal certificate authority.")
-FOLDER: Final = "ca"
 Folder = Annotated[
     Path | None,
-    typer.Option("--folder", help="Where the authority lies; else `ca` in the data directory."),
+    typer.Option("--folder", help="Its folder; else api.authority, else DATA_DIR/ca."),
 ]
 
 
@@ -145,7 +144,7 @@ def server(
 
 
 def _authority(folder: Path | None, data_dir: Path | None) -> Authority:
-    return Authority(folder or settings(data_dir).data_dir / FOLDER)
+    return Authority(folder or settings(data_dir).authority_dir())
 
 
 def _shown(authority: Authority) -> dict[str, object]:

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from forgeyard.addresses import LOOPBACK
 from forgeyard.cli.credentials import Credentials
 from forgeyard.config import ClientConfig, Config
 from forgeyard.errors import InvalidRequest, NotFound, Unauthenticated
 
 ENDPOINTS: Final = "endpoints.json"
 TOKEN: Final = "token"
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 LONGEST_TOKEN: Final = 4_096
 MOST_URLS: Final = 16
 

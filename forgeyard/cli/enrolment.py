@@ -1,6 +1,5 @@
 """`forgeyard runner invite …`: which machines may become runners, and which may be so no longer."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,10 +8,9 @@ import typer
 from forgeyard.cli import output
 from forgeyard.cli.client import path_of, shaped
 from forgeyard.cli.enrolment_shapes import Certificate, Enrolment, Invitation, ShutOut
-from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
+from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect, label_of
 from forgeyard.cli.runner import RunnerName
-from forgeyard.cli.submitting import whoami
-from forgeyard.errors import InvalidRequest
+from forgeyard.cli.submitting import because
 from forgeyard.model.capability import TrustClass
 from forgeyard.model.units import Rounding, parse_bytes, parse_cpu, parse_duration
 from forgeyard.trust.keys import save_private
@@ -78,7 +76,7 @@ def invite(
     grant = {
         "trust": trust.value,
         "pool": pool,
-        "labels": dict(_pair(text) for text in label or ()),
+        "labels": dict(label_of(text) for text in label or ()),
         "trusted": trusted or [],
         "expects": expects,
     }
@@ -90,7 +88,7 @@ def invite(
         "window_ms": parse_duration(window, field="--window"),
     }
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(ENROLMENTS, {**wish, "reason": reason, "actor": whoami()})
+        answer = client.post(ENROLMENTS, {**wish, **because(reason)})
     made = shaped(Invitation, answer)
     if token_out is not None:
         save_private(token_out, f"{made.token}\n".encode())
@@ -104,7 +102,7 @@ def _put_invitation(made: Invitation, token_out: Path | None) -> None:
     if token_out is None:
         output.put(f"token: {made.token}")
     output.put(f"pin of the root: {made.pin}")
-    output.put(f"good until {_instant(made.enrolment.closes_at)}, once; then, on the machine:")
+    output.put(f"good until {_shown(made.enrolment.closes_at)}, once; then, on the machine:")
     where = token_out or "FILE"
     output.put(
         f"  forgeyard agent --join https://HOST:8701 --enrol-token-file {where} --ca-pin {made.pin}"
@@ -132,7 +130,7 @@ def invitations(
             one.runner_name,
             output.words(one.state),
             one.grant.trust,
-            _instant(one.closes_at),
+            _shown(one.closes_at),
             one.key or "",
         )
         for one in shaped(tuple[Enrolment, ...], answer)
@@ -156,7 +154,7 @@ def approve(
     Example:
       forgeyard runner approve enr_01… --key sha256/… --reason "read out on the phone"
     """
-    wish = {"key": key, "reason": reason, "actor": whoami()}
+    wish = {"key": key, **because(reason)}
     with connect(url, token_file, data_dir) as client:
         answer = client.post(f"{path_of('v1', 'enrolments', enrolment)}:approve", wish)
     done = shaped(Enrolment, answer)
@@ -180,7 +178,7 @@ def withdraw(
       forgeyard runner withdraw enr_01… --reason "sent to the wrong person"
     """
     with connect(url, token_file, data_dir) as client:
-        client.post(f"{path_of('v1', 'enrolments', enrolment)}:cancel", _because(reason))
+        client.post(f"{path_of('v1', 'enrolments', enrolment)}:cancel", because(reason))
     output.put_done({"enrolment": enrolment}, f"{enrolment} opens nothing", as_json=as_json)
 
 
@@ -202,7 +200,7 @@ def revoke(
       forgeyard runner revoke build-7 --reason "stolen"
     """
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(f"{path_of('v1', 'runners', runner)}:revoke", _because(reason))
+        answer = client.post(f"{path_of('v1', 'runners', runner)}:revoke", because(reason))
     leases = shaped(ShutOut, answer).leases
     done = {"runner": runner, "leases": leases}
     output.put_done(done, f"{runner} is shut out; it lost {leases} leases", as_json=as_json)
@@ -224,7 +222,7 @@ def admit(
       forgeyard runner admit build-7 --reason "reinstalled"
     """
     with connect(url, token_file, data_dir) as client:
-        client.post(f"{path_of('v1', 'runners', runner)}:admit", _because(reason))
+        client.post(f"{path_of('v1', 'runners', runner)}:admit", because(reason))
     output.put_done({"runner": runner}, f"{runner} may prove itself anew", as_json=as_json)
 
 
@@ -248,7 +246,7 @@ def list_certificates(
         output.put_json(answer)
         return
     rows = [
-        (str(one.generation), _instant(one.ends_at), _standing(one), one.key)
+        (str(one.generation), _shown(one.ends_at), _standing(one), one.key)
         for one in shaped(tuple[Certificate, ...], answer)
     ]
     output.put_table(CERTIFICATES, rows, empty=f"{runner} was given none")
@@ -260,18 +258,5 @@ def _standing(one: Certificate) -> str:
     return "replaced" if one.replaced_at is not None else "in use"
 
 
-def _because(reason: str) -> dict[str, str]:
-    return {"reason": reason, "actor": whoami()}
-
-
-def _instant(ms: int | None) -> str:
-    return "" if ms is None else f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals or not value:
-        raise InvalidRequest(
-            f"{text!r} is no label", field="--label", value=text, allowed="KEY=VALUE"
-        )
-    return key, value
+def _shown(ms: int | None) -> str:
+    return "" if ms is None else output.instant(ms)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from forgeyard import clock
-from forgeyard.cli.endpoint import LOOPBACK
+from forgeyard.addresses import LOOPBACK
 from forgeyard.config import Config
 from forgeyard.errors import NotFound
 from forgeyard.trust.authority import Authority

@@ -10,7 +10,7 @@ from forgeyard import config, entropy
 from forgeyard.cli.client import Client
 from forgeyard.cli.endpoint import Endpoint, resolve
 from forgeyard.config import Config
-from forgeyard.errors import InvalidQuantity
+from forgeyard.errors import InvalidQuantity, InvalidRequest
 from forgeyard.model.units import parse_duration
 
 Url = Annotated[
@@ -69,3 +69,17 @@ def seconds(text: str | None, option: str) -> float | None:
             f"{option} must be longer", field=option, value=text, allowed="such as 90s or 10m"
         )
     return found / 1000
+
+
+def label_of(text: str) -> tuple[str, str]:
+    """Read a label given as an option.
+
+    Raises:
+        InvalidRequest: it is none.
+    """
+    key, equals, value = text.partition("=")
+    if not key or not equals or not value:
+        raise InvalidRequest(
+            f"{text!r} is no label", field="--label", value=text, allowed="KEY=VALUE"
+        )
+    return key, value

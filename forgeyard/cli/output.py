@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from rich.console import Console
@@ -218,3 +219,8 @@ def _hint(error: ForgeyardError) -> str:
 
 def _notes(error: ForgeyardError) -> list[str]:
     return list(getattr(error, "__notes__", []))
+
+
+def instant(ms: int) -> str:
+    """Print epoch milliseconds for people, in UTC."""
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"

@@ -10,7 +10,7 @@ from forgeyard.cli.client import path_of, shaped
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect
 from forgeyard.cli.pool_shapes import Pool, Window
 from forgeyard.cli.runner_shapes import Drained
-from forgeyard.cli.submitting import whoami
+from forgeyard.cli.submitting import because
 from forgeyard.cli.watching import now_ms
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.units import parse_duration
@@ -106,7 +106,7 @@ def create_pool(
     """
     wish = _rules(owner, trust, reserved=reserved, spillover=spillover)
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(API_POOLS, {"name": pool, **wish, **_because(reason)})
+        answer = client.post(API_POOLS, {"name": pool, **wish, **because(reason)})
     _put_changed(answer, as_json=as_json)
 
 
@@ -131,7 +131,7 @@ def set_pool(
     """
     wish = _rules(owner, trust, reserved=reserved, spillover=spillover)
     with connect(url, token_file, data_dir) as client:
-        answer = client.put(path_of("v1", "pools", pool), {**wish, **_because(reason)})
+        answer = client.put(path_of("v1", "pools", pool), {**wish, **because(reason)})
     _put_changed(answer, as_json=as_json)
 
 
@@ -156,7 +156,7 @@ def drain(
       forgeyard pool drain ios --reason "new phones"
       forgeyard pool drain ios --now --reason "they leak keys"
     """
-    wish = {**_because(reason), "cancel_active": now}
+    wish = {**because(reason), "cancel_active": now}
     with connect(url, token_file, data_dir) as client:
         answer = client.post(f"{path_of('v1', 'pools', pool)}:drain", wish)
     cancelled = shaped(Drained, answer).cancelled
@@ -181,7 +181,7 @@ def undrain(
       forgeyard pool undrain ios --reason "all phones are there"
     """
     with connect(url, token_file, data_dir) as client:
-        client.post(f"{path_of('v1', 'pools', pool)}:undrain", _because(reason))
+        client.post(f"{path_of('v1', 'pools', pool)}:undrain", because(reason))
     done = {"pool": pool, "state": "open"}
     output.put_done(done, f"pool {pool} takes work again", as_json=as_json)
 
@@ -203,7 +203,7 @@ def assign(
       forgeyard pool assign mac-7 ios --reason "it has phones"
     """
     with connect(url, token_file, data_dir) as client:
-        wish = {"runner": runner, **_because(reason)}
+        wish = {"runner": runner, **because(reason)}
         client.post(f"{path_of('v1', 'pools', pool)}:assign", wish)
     done = {"runner": runner, "pool": pool}
     output.put_done(done, f"{runner} is in pool {pool}", as_json=as_json)
@@ -231,7 +231,7 @@ def add_maintenance(
     """
     starts_at = _instant(starts)
     ends_at = starts_at + parse_duration(lasts, field="--for")
-    wish = {"starts_at": starts_at, "ends_at": ends_at, **_because(reason)}
+    wish = {"starts_at": starts_at, "ends_at": ends_at, **because(reason)}
     with connect(url, token_file, data_dir) as client:
         answer = client.post(path_of("v1", "pools", pool, "maintenance"), wish)
     if as_json:
@@ -279,13 +279,9 @@ def cancel_maintenance(
       forgeyard pool maintenance cancel mwn_01J… --reason "the racks are late"
     """
     with connect(url, token_file, data_dir) as client:
-        client.post(f"{path_of('v1', 'pools', 'maintenance', window)}:cancel", _because(reason))
+        client.post(f"{path_of('v1', 'pools', 'maintenance', window)}:cancel", because(reason))
     done = {"window_id": window, "cancelled": True}
     output.put_done(done, f"{window} is cancelled", as_json=as_json)
-
-
-def _because(reason: str) -> dict[str, object]:
-    return {"reason": reason, "actor": whoami()}
 
 
 def _rules(

@@ -18,7 +18,7 @@ from forgeyard.cli.endpoint import (
     read_token,
     resolve_agent,
 )
-from forgeyard.cli.options import DataDir, Json, TokenFile, settings
+from forgeyard.cli.options import DataDir, Json, TokenFile, label_of, settings
 from forgeyard.config import Profile
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.location import ReliabilityClass
@@ -223,7 +223,7 @@ def agent(
     chosen: dict[str, object] = {
         "name": name,
         "jobs": jobs,
-        "labels": dict(_pair(text) for text in label or ()),
+        "labels": dict(label_of(text) for text in label or ()),
         "toolchains": tuple(_toolchain(text) for text in toolchain or ()),
         "site": site,
         "region": region,
@@ -279,15 +279,6 @@ def _endpoint(
     client = config.load_client()
     chosen = client.model_copy(update={"token": token}) if token else client
     return resolve_agent(found, chosen, url=join, token_file=token_file)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals or not value:
-        raise InvalidRequest(
-            f"{text!r} is no label", field="--label", value=text, allowed="KEY=VALUE"
-        )
-    return key, value
 
 
 def _micros(text: str) -> int:

@@ -50,3 +50,8 @@ def whoami() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return "unknown"
+
+
+def because(reason: str) -> dict[str, object]:
+    """Say why something is wanted, and who says so; both are audited."""
+    return {"reason": reason, "actor": whoami()}

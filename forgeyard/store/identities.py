@@ -217,12 +217,6 @@ def list_of(connection: sa.Connection, runner_id: str) -> tuple[CertificateView,
     return tuple(CertificateView(**row) for row in connection.execute(query.limit(100)).mappings())
 
 
-def forget_ended(connection: sa.Connection, *, before: int) -> int:
-    """Forget certificates that ended long ago; tell how many."""
-    done = connection.execute(sa.delete(_certificates).where(_certificates.c.ends_at < before))
-    return done.rowcount
-
-
 def _replace(connection: sa.Connection, serial: str, *, now: int) -> None:
     own = _certificates.c.serial == serial
     connection.execute(sa.update(_certificates).where(own).values(replaced_at=now))

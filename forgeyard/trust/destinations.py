@@ -4,9 +4,9 @@ import ipaddress
 from typing import Final
 from urllib.parse import urlsplit
 
+from forgeyard.addresses import LOOPBACK
 from forgeyard.errors import Forbidden, InvalidRequest
 
-LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 SHUT: Final = tuple(
     ipaddress.ip_network(network)
     for network in (

@@ -4,7 +4,7 @@ Subject, names and extensions of a request are never looked at.
 """
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -35,8 +35,7 @@ def key_in(request: str) -> PublicKey:
         signed = read.is_signature_valid
     except (ValueError, TypeError, InvalidSignature) as error:
         raise _refused("cannot be read", "PKCS#10 in PEM") from error
-    except Exception as error:
-        # The library raises a kind of its own for each algorithm that it does not know.
+    except UnsupportedAlgorithm as error:
         raise _refused("has a key that is not supported", "a key on the curve P-256") from error
     if not (isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1)):
         raise _refused("has a key of another kind", "a key on the curve P-256")

@@ -11,6 +11,8 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from forgeyard import clock
+from forgeyard.cli.main import main
+from forgeyard.config import load
 from forgeyard.errors import Conflict, Corrupt, Forbidden, InvalidRequest, NotFound
 from forgeyard.trust import certificates, keys
 from forgeyard.trust.authority import Authority
@@ -236,3 +238,16 @@ def test_a_server_has_names_and_addresses_only(authority: Authority, host: str) 
         authority.server([host], now=NOW)
     assert raised.value.field == "hosts"
     assert not (authority.folder / "server.key").exists()
+
+
+def test_the_command_works_where_the_api_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder that is configured is the one of both."""
+    monkeypatch.setenv("FORGEYARD_API__AUTHORITY", str(tmp_path / "elsewhere"))
+    with pytest.raises(SystemExit) as ended:
+        main(["ca", "init", "--data-dir", str(tmp_path / "data")])
+    assert ended.value.code == 0
+    config = load(data_dir=tmp_path / "data")
+    assert Authority(config.authority_dir()).root()
+    assert not (tmp_path / "data" / "ca").exists()

@@ -9,6 +9,7 @@ import typer
 
 from forgeyard.cli import server
 from forgeyard.cli.main import app, main
+from forgeyard.cli.options import label_of
 from forgeyard.errors import InvalidRequest, PortTaken
 
 GOOD = "jobs:\n  lint:\n    steps:\n      - run: make lint\n"
@@ -259,6 +260,6 @@ def test_a_toolchain_keeps_equals_signs_in_its_path() -> None:
         "version": "22.1.0",
         "bin": "/opt/a=b/bin",
     }
-    assert server._pair("zone=a=b") == ("zone", "a=b")
+    assert label_of("zone=a=b") == ("zone", "a=b")
     with pytest.raises(InvalidRequest):
-        server._pair("zone=")
+        label_of("zone=")
