@@ -33,7 +33,7 @@ from forgeyard.store import bulk, codec, leases, migrate, tables
 from forgeyard.store.engine import database_now, open_engine, write
 from forgeyard.store.renewals import renew_together
 from tests.builders import a_job_spec, some_resources
-from tests.conftest import start_postgresql
+from tests.conftest import start_postgresql, stop_postgresql
 from tests.leasing import Desk
 
 POLICY = SchedulingPolicy()
@@ -79,7 +79,7 @@ def main() -> int:
     try:
         figures = _measured(server.get_uri(), directory, requests)
     finally:
-        server.cleanup()
+        stop_postgresql(server)
         shutil.rmtree(directory, ignore_errors=True)
     goals = _goals(figures)
     _tell(figures, goals)

@@ -30,7 +30,7 @@ from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.engine import database_now, open_engine, read, write
 from forgeyard.store.runner_cache import RunnerCache
 from forgeyard.store.snapshot import RunnerReader
-from tests.conftest import start_postgresql
+from tests.conftest import start_postgresql, stop_postgresql
 
 Figures = dict[str, float]
 CHANGES, ROUNDS = 200, 8
@@ -67,7 +67,7 @@ def _databases() -> Iterator[tuple[str, sa.Engine]]:
         try:
             yield "postgresql", _migrated(server.get_uri())
         finally:
-            server.cleanup()
+            stop_postgresql(server)
 
 
 @contextmanager

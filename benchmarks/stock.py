@@ -32,7 +32,7 @@ from forgeyard.store.commit import CommitOutcome, PlanSaved, commit_cycle, save_
 from forgeyard.store.engine import database_now, open_engine, read, write
 from forgeyard.store.runner_cache import RunnerCache
 from forgeyard.store.shares import Intent, Shares
-from tests.conftest import start_postgresql
+from tests.conftest import start_postgresql, stop_postgresql
 
 PARTITION = "default"
 HOUR = Millis(3_600_000)
@@ -57,7 +57,7 @@ def a_server() -> Iterator[sa.URL]:
         try:
             yield sa.make_url(server.get_uri())
         finally:
-            server.cleanup()
+            stop_postgresql(server)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

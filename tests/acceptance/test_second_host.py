@@ -11,52 +11,35 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.conftest import Forgeyard
+from tests.networks import OtherHost, other_hosts
 
 pytestmark = pytest.mark.integration
 
-NAMESPACE = f"fy{os.getpid() % 10_000}"
-HERE, THERE = "10.213.77.1", "10.213.77.2"
 NOBODY = "65534"
 RUN = """
 jobs:
   there:
     steps:
-      - run: "id -u; pwd; grep -m1 -o 10.213.77.2 /proc/net/fib_trie; wc -c < input.txt > size"
+      - run: "id -u; pwd; grep -o 10.213.* /proc/net/fib_trie; wc -c < input.txt > size"
     outputs: {size: size}
   back: {needs: there, steps: [{run: 'test "$(cat size)" -eq 7'}]}
 """
 
 
-def _ip(*words: str) -> None:
-    subprocess.run(("ip", *words), check=True, capture_output=True)
-
-
 @pytest.fixture
-def other_host() -> Iterator[str]:
-    """Make a network namespace that is joined to this one by a cable."""
-    if os.geteuid() != 0 or not shutil.which("ip") or not shutil.which("setpriv"):
-        pytest.skip("making a second host takes root, ip and setpriv")
-    try:
-        _ip("netns", "add", NAMESPACE)
-    except subprocess.CalledProcessError as error:
-        pytest.skip(f"this system makes no network namespaces: {error.stderr.decode()}")
-    try:
-        _ip("link", "add", f"{NAMESPACE}a", "type", "veth", "peer", "name", f"{NAMESPACE}b")
-        _ip("link", "set", f"{NAMESPACE}b", "netns", NAMESPACE)
-        _ip("addr", "add", f"{HERE}/30", "dev", f"{NAMESPACE}a")
-        _ip("link", "set", f"{NAMESPACE}a", "up")
-        _ip("-n", NAMESPACE, "addr", "add", f"{THERE}/30", "dev", f"{NAMESPACE}b")
-        _ip("-n", NAMESPACE, "link", "set", f"{NAMESPACE}b", "up")
-        yield NAMESPACE
-    finally:
-        _ip("netns", "del", NAMESPACE)
+def other_host() -> Iterator[OtherHost]:
+    """Make a second host."""
+    if not shutil.which("setpriv"):
+        pytest.skip("an agent of nobody's takes setpriv")
+    with other_hosts(1) as (host,):
+        yield host
 
 
 @pytest.mark.requirement("BOO-004", "BOO-018", "BOO-019", "ACC-050", "PRI-063", "GAT-014")
 def test_an_agent_elsewhere_needs_only_the_url_a_token_and_the_pin(
-    fresh: Forgeyard, other_host: str, tmp_path_factory: pytest.TempPathFactory
+    fresh: Forgeyard, other_host: OtherHost, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    fresh.type("up", "-d", "--listen", HERE, "--agents", "0").ok()
+    fresh.type("up", "-d", "--listen", other_host.here, "--agents", "0").ok()
     status = fresh.type("status", "--json").ok().json()
     invited = fresh.type("runner", "invite", "abroad", "--reason", "a test", "--json").ok().json()
     home = tmp_path_factory.mktemp("elsewhere")
@@ -76,7 +59,7 @@ def test_an_agent_elsewhere_needs_only_the_url_a_token_and_the_pin(
         run_id = fresh.type("run", "list", "--json").ok().json()["runs"][0]["run_id"]
         log = fresh.type("run", "logs", run_id, "--job", "there").ok().out
         assert NOBODY in log
-        assert THERE in log
+        assert other_host.there in log
         assert str(home) in log
         runners = fresh.type("runner", "list", "--json").ok().out
         assert json.loads(runners)
@@ -90,10 +73,10 @@ def test_an_agent_elsewhere_needs_only_the_url_a_token_and_the_pin(
 
 @pytest.mark.requirement("PHA-016", "BOO-001", "BOO-021")
 def test_a_runner_elsewhere_works_on_from_one_certificate_to_the_next_until_it_is_revoked(
-    fresh: Forgeyard, other_host: str, tmp_path_factory: pytest.TempPathFactory
+    fresh: Forgeyard, other_host: OtherHost, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Enrolled, at work, renewed while it works, shut out: its process ends by itself."""
-    words = ("up", "-d", "--listen", HERE, "--agents", "0")
+    words = ("up", "-d", "--listen", other_host.here, "--agents", "0")
     fresh.type(*words, FORGEYARD_API__CERTIFICATE_S="20").ok()
     status = fresh.type("status", "--json").ok().json()
     invited = fresh.type("runner", "invite", "abroad", "--reason", "a test", "--json").ok().json()
@@ -122,17 +105,17 @@ def test_a_runner_elsewhere_works_on_from_one_certificate_to_the_next_until_it_i
     assert "quarantined: stolen" in fresh.type("runner", "list").ok().out
 
 
-def _listening(namespace: str) -> list[str]:
+def _listening(host: OtherHost) -> list[str]:
     """List what listens on the other host; nobody has to reach into it."""
-    words = ("ip", "netns", "exec", namespace, "cat", "/proc/net/tcp", "/proc/net/tcp6")
+    words = host.command("cat", "/proc/net/tcp", "/proc/net/tcp6")
     rows = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
     return [row for row in rows if row.split()[3] == "0A"]
 
 
-def _agent(namespace: str, home: Path, url: str, pin: str) -> subprocess.Popen[bytes]:
+def _agent(host: OtherHost, home: Path, url: str, pin: str) -> subprocess.Popen[bytes]:
     """Start an agent as nobody; it may read our Python, and nothing else of ours is given."""
     command = (
-        *("ip", "netns", "exec", namespace, "setpriv", "--reuid", NOBODY, "--regid", NOBODY),
+        *host.command("setpriv", "--reuid", NOBODY, "--regid", NOBODY),
         *("--clear-groups", "--inh-caps", "+dac_read_search", "--ambient-caps"),
         *("+dac_read_search", sys.executable, "-m", "forgeyard.cli.main", "agent"),
         *("--join", url, "--enrol-token-file", "token", "--ca-pin", pin),

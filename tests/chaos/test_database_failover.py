@@ -23,7 +23,7 @@ from tests.builders import a_job_spec, some_resources
 from tests.chaos.outage import KilledServer, own_postgresql
 from tests.chaos.plant import until
 from tests.chaos.rounds import Rounds
-from tests.conftest import start_postgresql
+from tests.conftest import start_postgresql, stop_postgresql
 from tests.leasing import Desk
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ def standby_of(primary: "PostgresServer", url: sa.URL) -> Iterator["PostgresServ
         until(lambda: administer(url, state) == ["sync"], or_say=lambda: administer(url, state))
         yield standby
     finally:
-        standby.cleanup()
-        shutil.rmtree(directory, ignore_errors=True)
+        stop_postgresql(standby)
 
 
 def administer(url: sa.URL, statement: str) -> list[object]:

@@ -1,6 +1,5 @@
 """A network that swallows packets: what waits for the database gives up in seconds."""
 
-import os
 import subprocess
 import sys
 import time
@@ -14,15 +13,10 @@ from forgeyard.config import StoreConfig
 from forgeyard.errors import StoreUnavailable
 from forgeyard.store.engine import open_engine, read
 from tests.chaos.outage import socket_of
+from tests.networks import OtherHost, ip, other_hosts
 
-pytestmark = [
-    pytest.mark.integration,
-    pytest.mark.skipif(
-        os.geteuid() != 0 or not Path("/sbin/ip").exists(), reason="only root can make a network"
-    ),
-]
+pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[3]
-NEAR, FAR = "10.231.77.1", "10.231.77.2"
 CARRY = """
 import sys, time
 from pathlib import Path
@@ -32,46 +26,35 @@ time.sleep(300)
 """
 
 
-def ip(*words: str) -> None:
-    subprocess.run(("/sbin/ip", *words), check=True, timeout=10)
-
-
 @pytest.fixture
-def house() -> Iterator[str]:
-    """Make a network of two hosts, of which this is one; give the name of the other."""
-    name = f"forgeyard-{os.getpid()}"
-    ip("netns", "add", name)
-    try:
-        ip("link", "add", "fy-near", "type", "veth", "peer", "name", "fy-far", "netns", name)
-        ip("addr", "add", f"{NEAR}/30", "dev", "fy-near")
-        ip("link", "set", "fy-near", "up")
-        ip("-n", name, "addr", "add", f"{FAR}/30", "dev", "fy-far")
-        ip("-n", name, "link", "set", "fy-far", "up")
-        yield name
-    finally:
-        ip("netns", "del", name)
+def house() -> Iterator[OtherHost]:
+    """Make a network of two hosts, of which this is one."""
+    with other_hosts(1) as (host,):
+        yield host
 
 
-def test_a_statement_gives_up_when_the_network_swallows_it(house: str, postgresql_url: str) -> None:
+def test_a_statement_gives_up_when_the_network_swallows_it(
+    house: OtherHost, postgresql_url: str
+) -> None:
     url = sa.make_url(postgresql_url)
-    command = ("/sbin/ip", "netns", "exec", house, sys.executable, "-c", CARRY)
+    command = house.command(sys.executable, "-c", CARRY)
     carrier = subprocess.Popen(
-        (*command, str(socket_of(url)), FAR), stdout=subprocess.PIPE, cwd=ROOT, text=True
+        (*command, str(socket_of(url)), house.there), stdout=subprocess.PIPE, cwd=ROOT, text=True
     )
     try:
         assert carrier.stdout is not None
         port = int(carrier.stdout.readline())
         engine = open_engine(
-            url.set(host=FAR, port=port, query={}).render_as_string(hide_password=False),
+            url.set(host=house.there, port=port, query={}).render_as_string(hide_password=False),
             StoreConfig(),
         )
         ask(engine)
-        ip("-n", house, "link", "set", "fy-far", "down")
+        ip("-n", house.namespace, "link", "set", house.far_cable, "down")
         asked_at = time.monotonic()
         with pytest.raises(StoreUnavailable):
             ask(engine)
         assert 2 < time.monotonic() - asked_at < 40, "it was swallowed, and noticed"
-        ip("-n", house, "link", "set", "fy-far", "up")
+        ip("-n", house.namespace, "link", "set", house.far_cable, "up")
         ask(engine)
         engine.dispose()
     finally:
