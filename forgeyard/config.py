@@ -194,6 +194,42 @@ class RetentionConfig(Group):
     """All dependency caches together; beyond it the least recently used go."""
 
 
+class ProviderConfig(Group):
+    """One infrastructure that fleets may use, under the name that their documents have for it."""
+
+    kind: Literal["local", "manual", "aws"]
+    region: Word = ""
+    regions: tuple[Word, ...] = Field(default=(), max_length=64)
+    """Where else its machines may be."""
+    endpoint_url: str = Field(default="", max_length=2_000)
+    """Of its API, where that is not the usual one."""
+    queue_url: str = Field(default="", max_length=2_000)
+    """Of the queue that announces interruptions."""
+    profile: Word = ""
+    """Whose credentials, in the words of its SDK; empty means those of the environment."""
+    look_s: float = Field(default=0.0, ge=0, le=600)
+    """Between two looks at a machine that comes or goes; 0 is what suits the kind."""
+    visibility_s: float = Field(default=0.0, ge=0, le=3_600)
+    """How long a machine may be missing from its answers; 0 is what suits the kind."""
+
+
+class FleetsConfig(Group):
+    """Fleets: how often they are looked at, and which infrastructures there are."""
+
+    agent_url: str = Field(default="", max_length=2_000)
+    """Where new machines find the agent API; empty means where it listens."""
+    look_s: float = Field(default=5.0, ge=0.2, le=600)
+    observe_s: float = Field(default=30.0, ge=0.2, le=3_600)
+    """Between two looks at everything that a provider has."""
+    providers: Mapping[Word, ProviderConfig] = Field(
+        default={
+            "local": ProviderConfig(kind="local"),
+            "manual": ProviderConfig(kind="manual"),
+        },
+        max_length=64,
+    )
+
+
 class MetricsConfig(Group):
     """Ports that publish metrics to anybody who reaches them; none is open unless it is set.
 
@@ -334,6 +370,7 @@ class Config(BaseSettings):
     oidc: OidcConfig = OidcConfig()
     limits: LimitsConfig = LimitsConfig()
     retention: RetentionConfig = RetentionConfig()
+    fleets: FleetsConfig = FleetsConfig()
     metrics: MetricsConfig = MetricsConfig()
     tracing: TracingConfig = TracingConfig()
     agent: AgentConfig = AgentConfig()
@@ -367,6 +404,12 @@ class Config(BaseSettings):
     def audit_heads(self) -> Path:
         """Tell where the heads of the audit trail are kept."""
         return self.data_dir / "audit-heads.jsonl"
+
+    def fleet_url(self) -> str:
+        """Tell new machines where the agent API is."""
+        scheme = "http" if self.api.agent_identity == "token" else "https"
+        where = f"{scheme}://{self.api.agent_host}:{self.api.agent_port}"
+        return self.fleets.agent_url or where
 
     def blob_dir(self) -> Path:
         """Tell where blobs lie."""

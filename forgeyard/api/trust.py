@@ -6,40 +6,24 @@ from typing import Final
 from forgeyard import clock
 from forgeyard.config import Config
 from forgeyard.store.identities import Sign, Signed
-from forgeyard.trust import certificates, tokens
+from forgeyard.trust import certificates
 from forgeyard.trust.authority import Authority
 from forgeyard.trust.certificates import Certificate
 from forgeyard.trust.identity import serial_of
+from forgeyard.trust.invitations import Invitations
 from forgeyard.trust.keys import PublicKey
-from forgeyard.trust.tokens import Token
 
 FRESH_S: Final = 5.0
 
 
-class Trust:
+class Trust(Invitations):
     """What an API process does with the folder of the authority; each call blocks briefly."""
 
     def __init__(self, config: Config) -> None:
-        self.authority = Authority(config.authority_dir())
+        super().__init__(Authority(config.authority_dir()))
         self._lasts = timedelta(seconds=config.api.certificate_s)
         self._issuing: tuple[Certificate, ...] = ()
         self._looked_at: float | None = None
-
-    def token(self, enrolment_id: str, binding: str) -> Token:
-        """Derive the token of an enrolment.
-
-        Raises:
-            NotFound: there is no authority here.
-        """
-        return tokens.derive(self.authority.token_key(), enrolment_id, binding)
-
-    def mark(self, token: Token) -> str:
-        """Say what stands in the store for a token."""
-        return tokens.mark(self.authority.token_key(), token)
-
-    def mark_of(self, enrolment_id: str, binding: str) -> str:
-        """Say what stands in the store for the token of an enrolment."""
-        return self.mark(self.token(enrolment_id, binding))
 
     def signer(self, key: PublicKey) -> Sign:
         """Be ready to sign a certificate for this key, for whatever runner it turns out to be."""

@@ -131,6 +131,34 @@ def seen(connection: sa.Connection, binding: str) -> None:
         _set(connection, row, opens_at=now)
 
 
+def id_of(connection: sa.Connection, binding: str) -> str:
+    """Find the enrolment of a binding.
+
+    Raises:
+        NotFound: there is none.
+    """
+    return str(_of_binding(connection, binding)["enrolment_id"])
+
+
+def seen_if_there(connection: sa.Connection, binding: str) -> None:
+    """Open the window of an enrolment, where there is one: not every machine needs a token."""
+    query = sa.select(_enrolments.c.binding).where(_enrolments.c.binding == binding)
+    if connection.execute(query).first() is not None:
+        seen(connection, binding)
+
+
+def withdraw(connection: sa.Connection, binding: str, intent: Intent) -> None:
+    """Make the token of a machine worthless, if it has one that nobody has used."""
+    query = sa.select(_enrolments.c.enrolment_id).where(
+        _enrolments.c.binding == binding,
+        _enrolments.c.used_at.is_(None),
+        _enrolments.c.cancelled_at.is_(None),
+    )
+    found = connection.execute(query).scalar_one_or_none()
+    if found is not None:
+        cancel(connection, found, intent)
+
+
 def approve(
     connection: sa.Connection, enrolment_id: str, key: str, intent: Intent
 ) -> EnrolmentView:

@@ -60,6 +60,11 @@ capacity_instances = sa.Table(
     number("pinned_until", nullable=True),
     text("pin_reason", nullable=True),
     number("interrupted_at", nullable=True),
+    text("machine", nullable=True),  # MachineState, as its provider said last
+    text("detail", default=""),  # why, in its words
+    number("asked_at", default=0),  # when its making or its end was asked for last
+    number("looked_at", default=0),
+    number("released_at", nullable=True),  # when an operator let a quarantined one go
     number("missing_since", nullable=True),  # not seen by its provider since
     number("sightings", default=0),  # of its absence, one after the other
     text("failure", nullable=True),
@@ -133,6 +138,7 @@ provider_breakers = sa.Table(
     text("text", default=""),
     number("at", default=0),
     number("frozen", default=0),  # by an operator, until he lifts it (FOP-005)
+    number("looked_at", default=0),  # when somebody looked at all that the provider has
 )
 
 fleet_spend = sa.Table(

@@ -92,6 +92,11 @@ def _create_instances() -> None:
         sa.Column("pinned_until", sa.BigInteger(), nullable=True),
         sa.Column("pin_reason", sa.Text(), nullable=True),
         sa.Column("interrupted_at", sa.BigInteger(), nullable=True),
+        sa.Column("machine", sa.Text(), nullable=True),
+        sa.Column("detail", sa.Text(), server_default="", nullable=False),
+        sa.Column("asked_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("looked_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("released_at", sa.BigInteger(), nullable=True),
         sa.Column("missing_since", sa.BigInteger(), nullable=True),
         sa.Column("sightings", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("failure", sa.Text(), nullable=True),
@@ -183,6 +188,7 @@ def _create_providers() -> None:
         sa.Column("text", sa.Text(), server_default="", nullable=False),
         sa.Column("at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("frozen", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("looked_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("provider", "fleet_id", "offering", name="pk_provider_breakers"),
     )
     op.create_table(
