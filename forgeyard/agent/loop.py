@@ -38,6 +38,7 @@ from forgeyard.errors import Conflict, InvalidRequest, StaleRejected, Unavailabl
 from forgeyard.model.enrolment import Admission
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import Register, Registered
+from forgeyard.model.units import Resources
 
 T = TypeVar("T")
 LONGEST_BACK_OFF_S = 15.0
@@ -206,7 +207,7 @@ class Agent:
 
     def _prepare(self) -> Path:
         """Check what can be checked before anything is promised to a server."""
-        probe.headroom(self._config)
+        probe.share(self._config, Resources(), probe.headroom(self._config))
         probe.local_cache(self._config)
         if self._config.secrets_file:
             secrets.load(Path(self._config.secrets_file))

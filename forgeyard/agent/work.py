@@ -12,7 +12,8 @@ from pathlib import Path
 
 import structlog
 
-from forgeyard.agent import ending, proctable, secrets, toolchains, visible
+from forgeyard import proctable
+from forgeyard.agent import ending, secrets, toolchains, visible
 from forgeyard.agent.attempt import Attempt
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.ending import Ending

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from forgeyard.agent import isolation, proctable
+from forgeyard import proctable
+from forgeyard.agent import isolation
 from forgeyard.agent.lease import StopReason
 from forgeyard.agent.workspace import prepare_work_dir
 from forgeyard.config import AgentConfig, child_environment
