@@ -70,6 +70,11 @@ def upkeep_workflow_id(partition: str) -> str:
     return f"upkeep/{partition}"
 
 
+def provider_queue(queue: str) -> str:
+    """Name the queue of what calls providers, beside the queue of everything else."""
+    return f"{queue}-provider"
+
+
 def fleet_workflow_id(fleet_id: str) -> str:
     """Name the reconciler of a fleet."""
     return f"fleet/{fleet_id}"

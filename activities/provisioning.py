@@ -135,7 +135,7 @@ class ProvisioningActivities:
             binding=binding_of(row),
             runner_name=row["runner_name"],
             grant=grant_of(step.known.spec, codec.decode(CapacityClass, row["capacity"])),
-            opens_when_seen=True,
+            opens_when_seen=_opens_when_seen(self._providers.get(row["provider"])),
         )
         enrolments.mint(connection, wanted, AUTOSCALER, mark=invitations.mark_of, rng=self._rng)
 
@@ -243,6 +243,11 @@ def _failed(connection: sa.Connection, row: Row, act: Act | None, error: Forgeya
         machines.refused(connection, row, text)
         return
     machines.put_off(connection, row, text, until=now + _pause(error, row["calls"]))
+
+
+def _opens_when_seen(found: Infrastructure | None) -> bool:
+    """Tell whether a machine is seen before it enrols; one that people set up is not."""
+    return found is None or found.provider.kind != "manual"
 
 
 def _pause(error: ForgeyardError, calls: int) -> int:

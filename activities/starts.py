@@ -123,9 +123,7 @@ async def start_fleet(client: Client, fleet: contracts.Fleet, *, task_queue: str
             search_attributes=contracts.attributes(contracts.KIND_FLEET),
             static_summary=_summary(f"fleet {fleet.name}"),
             static_details=(
-                f"Decides how many machines fleet **{_plain(fleet.name)}** has, and why.
-
-"
+                f"Decides how many machines fleet **{_plain(fleet.name)}** has, and why.\n\n"
                 f"`forgeyard fleet explain {_plain(fleet.name)}` tells the same."
             ),
             rpc_timeout=RPC_TIMEOUT,

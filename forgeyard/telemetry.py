@@ -135,6 +135,30 @@ FINDINGS = Counter(
     ("kind",),
     registry=REGISTRY,
 )
+FLEET_SCALE_UP = Counter(
+    "forgeyard_fleet_scale_up",
+    "Machines that decisions of this process wanted.",
+    ("fleet",),
+    registry=REGISTRY,
+)
+FLEET_SCALE_DOWN = Counter(
+    "forgeyard_fleet_scale_down",
+    "Machines that decisions of this process let go.",
+    ("fleet",),
+    registry=REGISTRY,
+)
+FLEET_PROVIDER_FAILURES = Counter(
+    "forgeyard_fleet_provider_failures",
+    "Calls to providers that did not do what they were for, by the code of the error.",
+    ("fleet", "code"),
+    registry=REGISTRY,
+)
+FLEET_INTERRUPTIONS = Counter(
+    "forgeyard_fleet_spot_interruptions",
+    "Machines that their provider said it would take away.",
+    ("provider_kind",),
+    registry=REGISTRY,
+)
 EVENTS_RELAYED = Counter(
     "forgeyard_outbox_relayed",
     "Events that this process tried to send to Temporal: delivered, or given back.",

@@ -56,6 +56,7 @@ class CapacityInstance:
             step = await workflow.execute_activity(
                 contracts.advance_instance,
                 self._state.machine,
+                task_queue=contracts.provider_queue(workflow.info().task_queue),
                 start_to_close_timeout=STEP_TIMEOUT,
                 heartbeat_timeout=HEARTBEAT,
                 retry_policy=RETRY,

@@ -90,6 +90,7 @@ class FleetReconcile:
             await workflow.execute_activity(
                 contracts.observe_fleet,
                 self._state.fleet,
+                task_queue=contracts.provider_queue(workflow.info().task_queue),
                 start_to_close_timeout=OBSERVE_TIMEOUT,
                 heartbeat_timeout=HEARTBEAT,
                 retry_policy=ONCE,

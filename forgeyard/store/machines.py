@@ -292,10 +292,7 @@ def bounds_of_runner(connection: sa.Connection, runner_name: str) -> dict[str, o
 
     A machine that is on its way out gets no work, whenever its agent comes up.
     """
-    query = (
-        sa.select(_instances.c.state)
-        .where(_instances.c.runner_name == runner_name)
-    )
+    query = sa.select(_instances.c.state).where(_instances.c.runner_name == runner_name)
     state = connection.execute(query).scalar_one_or_none()
     if state is None or CapacityInstanceState(state) in USABLE:
         return {}
@@ -317,3 +314,13 @@ def most_jobs(spec: FleetSpec) -> int:
     """Tell after how many jobs a machine of a fleet has served its time; 0 counts none."""
     kind, jobs = spec.lifetime.kind, int(spec.lifetime.jobs)
     return 1 if kind is LifetimeKind.ONE_JOB else jobs * int(kind is LifetimeKind.MAX_JOBS)
+
+
+def heard_of(connection: sa.Connection, instance_id: str) -> MachineState | None:
+    """Tell what is known of a machine that nobody can be asked about."""
+    row = changes.find(connection, INSTANCE, instance_id)
+    if row["released_at"] is not None:
+        return MachineState.GONE
+    runner = sa.select(_runners.c.runner_id).where(_runners.c.name == row["runner_name"])
+    came = connection.execute(runner).first() is not None or _is_redeemed(connection, row)
+    return MachineState.RUNNING if came else None
