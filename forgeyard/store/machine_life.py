@@ -90,9 +90,10 @@ def _learn(connection: sa.Connection, known: Known, verdict: Verdict, *, now: in
     where = (row["provider"], row["fleet_id"], machines.offering_name(row))
     if verdict.to is S.HEALTHY and known.facts.state is S.ENROLLING:
         breakers.came_up(connection, *where)
-    elif verdict.to in (S.FAILED, S.QUARANTINED) and known.facts.state in _COMING:
-        if known.facts.operation is not OperationState.FAILED:
-            breakers.failed(connection, *where, NeverCameUp(verdict.reason), now=now)
+        return
+    was_made = known.facts.state in _COMING and known.facts.operation is not OperationState.FAILED
+    if verdict.to in (S.FAILED, S.QUARANTINED) and was_made:
+        breakers.failed(connection, *where, NeverCameUp(verdict.reason), now=now)
 
 
 def _stamps(to: CapacityInstanceState, now: int) -> dict[str, object]:
