@@ -11,18 +11,19 @@ from typing import Final
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.capability import TrustClass
 from forgeyard.model.fleet import (
+    MOST_INSTANCES,
     FleetSpec,
     IsolationClass,
     Lifetime,
     LifetimeKind,
     Market,
     Offering,
+    Scaling,
 )
+from forgeyard.model.units import brief_duration
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
-SLOW_MS: Final = 5 * 60 * 1000
-"""Who scales to zero waits for the first machine; so long is worth a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,40 @@ def problems(spec: FleetSpec) -> tuple[Problem, ...]:
 def notes(spec: FleetSpec) -> tuple[Problem, ...]:
     """List what is allowed, and may surprise."""
     return tuple(_notes(spec))
+
+
+def demand_bounds(scaling: Scaling, least: int | None, most: int | None) -> None:
+    """Refuse other bounds that leave no number of machines.
+
+    Raises:
+        InvalidRequest: none was given, or the least is more than the most.
+    """
+    if least is None and most is None:
+        raise InvalidRequest("neither bound is given", field="min", allowed="a min, a max, or both")
+    lower = scaling.min if least is None else least
+    upper = scaling.max if most is None else most
+    if not 0 <= lower <= upper <= MOST_INSTANCES:
+        raise InvalidRequest(
+            f"there cannot be at least {lower} machines and at most {upper}",
+            field="max" if least is None else "min",
+            value=most if least is None else least,
+            allowed=f"0 to {MOST_INSTANCES}, and min no more than max",
+        )
+
+
+def demand_span(field: str, span: int, *, most: int) -> None:
+    """Refuse what would last for nothing, or for longer than anybody remembers it.
+
+    Raises:
+        InvalidRequest: it does.
+    """
+    if not 0 < span <= most:
+        raise InvalidRequest(
+            "this lasts for nothing, or for too long",
+            field=field,
+            value=span,
+            allowed=f"more than 0, at most {brief_duration(most)}",
+        )
 
 
 def _names(spec: FleetSpec) -> Iterator[Problem]:
@@ -101,7 +136,7 @@ def _offerings(spec: FleetSpec) -> Iterator[Problem]:
     for place, offering in enumerate(spec.offerings):
         if offering.name in seen:
             yield Problem(
-                field=f"offerings[{place}].name",
+                field=f"offerings.{place}.name",
                 value=offering.name,
                 allowed="a name that no other offering of this fleet has",
                 text="two offerings have one name",
@@ -146,7 +181,7 @@ def _places(name: str, wanted: tuple[str, ...], offered: set[str]) -> Iterator[P
     for place, one in enumerate(wanted):
         if one not in offered:
             yield Problem(
-                field=f"placement.{name}[{place}]",
+                field=f"placement.{name}.{place}",
                 value=one,
                 allowed=f"those of the offerings: {known}",
                 text=f"no offering is in {one}",

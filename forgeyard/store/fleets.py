@@ -9,12 +9,21 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Final
 
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict, NotFound
 from forgeyard.fleet import sanity
-from forgeyard.model.fleet import FleetHealth, FleetScope, FleetSpec, FleetState
+from forgeyard.model.fleet import (
+    DAY_MS,
+    FleetHealth,
+    FleetScope,
+    FleetSpec,
+    FleetState,
+    Override,
+)
+from forgeyard.model.units import brief_duration
 from forgeyard.store import changes, codec, fleet_tables, shares, tables
 from forgeyard.store.births import draw_id
 from forgeyard.store.changes import Row
@@ -22,6 +31,9 @@ from forgeyard.store.engine import database_now
 from forgeyard.store.shares import Intent
 
 _fleets = fleet_tables.fleets
+_overrides = fleet_tables.fleet_overrides
+OVERRIDE_MS: Final = DAY_MS
+LONGEST_OVERRIDE_MS: Final = 30 * DAY_MS
 _LIVE = _fleets.c.live == 1
 _ALL = sa.select(_fleets).where(_LIVE).order_by(_fleets.c.name)
 _NAMED = sa.select(_fleets).where(
@@ -40,10 +52,19 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Other bounds for a fleet; `None` leaves one as the document has it."""
+
+    min: int | None = None
+    max: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetRecord:
     """A fleet as people see it; instants are epoch milliseconds."""
 
     fleet_id: str
+    name: str
     version: int
     """Of its document."""
     state: FleetState
@@ -78,11 +99,11 @@ def apply(
     row = {"fleet_id": fleet_id, "created_at": now, "state": FleetState.ACTIVE.value}
     row |= {"name": spec.name, "live": 1, **_written(spec)}
     changes.upsert(connection, _fleets, row, changes={}, keys=("name", "live"))
-    found = _lock(connection, spec.name)
+    found = lock(connection, spec.name)
     is_new = found["fleet_id"] == fleet_id
     _demand_version(found, expected_version, present=0 if is_new else found["version"])
     if is_new:
-        _tell(connection, "fleet.create", found, intent, after=_digest(found), now=now)
+        tell(connection, "fleet.create", found, intent, after=_digest(found), now=now)
         return replace(view(found), outcome=Outcome.CREATED)
     return _replace(connection, found, spec, intent, now=now)
 
@@ -110,13 +131,13 @@ def set_state(
         NotFound: there is no such fleet.
         Conflict: it is being deleted, which nobody takes back.
     """
-    row = _lock(connection, name_or_id)
+    row = lock(connection, name_or_id)
     if row["state"] != state.value:
         _demand_kept(row)
         before, changed = row["state"], {"state": state.value, "state_reason": intent.reason}
         row = _set(connection, row, changed)
         said = f"{before} to {state.value}"
-        _tell(connection, "fleet.state", row, intent, said, now=database_now(connection))
+        tell(connection, "fleet.state", row, intent, said, now=database_now(connection))
     return view(row)
 
 
@@ -127,6 +148,83 @@ def delete(connection: sa.Connection, name_or_id: str, intent: Intent) -> FleetR
         NotFound: there is no such fleet.
     """
     return set_state(connection, name_or_id, FleetState.DELETING, intent)
+
+
+def override(
+    connection: sa.Connection,
+    name_or_id: str,
+    bounds: Bounds,
+    intent: Intent,
+    *,
+    for_ms: int | None,
+    rng: random.Random,
+) -> Override:
+    """Let other bounds hold for a while, a day unless told; they end those that held before.
+
+    Raises:
+        NotFound: there is no such fleet.
+        InvalidRequest: they leave no number of machines, or would hold for too long.
+        Conflict: the fleet is being deleted.
+    """
+    row, now = lock(connection, name_or_id), database_now(connection)
+    _demand_kept(row)
+    lasts = OVERRIDE_MS if for_ms is None else for_ms
+    sanity.demand_span("for_ms", lasts, most=LONGEST_OVERRIDE_MS)
+    sanity.demand_bounds(codec.decode(FleetSpec, row["spec"]).scaling, bounds.min, bounds.max)
+    found = Override(min=bounds.min, max=bounds.max, expires_at=now + lasts)
+    _end_overrides(connection, row, now=now)
+    written = {"override": codec.encode(found), "expires_at": found.expires_at}
+    override_id = draw_id("fov", now=now, rng=rng)
+    own = {"override_id": override_id, "fleet_id": row["fleet_id"], "reason": intent.reason}
+    connection.execute(sa.insert(_overrides).values({**own, **written}))
+    said = f"min {_said(bounds.min)}, max {_said(bounds.max)}, for {brief_duration(lasts)}"
+    tell(connection, "fleet.override", row, intent, said, now=now)
+    return found
+
+
+def scale(
+    connection: sa.Connection,
+    name_or_id: str,
+    count: int,
+    intent: Intent,
+    *,
+    for_ms: int | None,
+    rng: random.Random,
+) -> Override:
+    """Ask for exactly so many machines, for a while; whoever tends the fleet makes it so (FOP-017).
+
+    Raises:
+        NotFound: there is no such fleet.
+        InvalidRequest: there cannot be so many, or not for so long.
+        Conflict: the fleet is being deleted.
+    """
+    bounds = Bounds(min=count, max=count)
+    return override(connection, name_or_id, bounds, intent, for_ms=for_ms, rng=rng)
+
+
+def end_override(connection: sa.Connection, name_or_id: str, intent: Intent) -> None:
+    """Let the bounds of the document hold again at once.
+
+    Raises:
+        NotFound: there is no such fleet.
+    """
+    row, now = lock(connection, name_or_id), database_now(connection)
+    if _end_overrides(connection, row, now=now):
+        tell(connection, "fleet.override_end", row, intent, now=now)
+
+
+def _end_overrides(connection: sa.Connection, row: Row, *, now: int) -> bool:
+    in_force = sa.and_(
+        _overrides.c.fleet_id == row["fleet_id"],
+        _overrides.c.ended_at.is_(None),
+        _overrides.c.expires_at > now,
+    )
+    done = connection.execute(sa.update(_overrides).where(in_force).values(ended_at=now))
+    return done.rowcount > 0
+
+
+def _said(bound: int | None) -> str:
+    return "as it was" if bound is None else str(bound)
 
 
 def find(connection: sa.Connection, name_or_id: str) -> Row:
@@ -147,6 +245,7 @@ def view(row: Row) -> FleetRecord:
     """Show a fleet."""
     return FleetRecord(
         fleet_id=row["fleet_id"],
+        name=row["name"],
         version=row["version"],
         state=FleetState(row["state"]),
         state_reason=row["state_reason"],
@@ -166,7 +265,7 @@ def _replace(
         return view(row)
     before = _digest(row)
     row = _set(connection, row, {**_written(spec), "version": row["version"] + 1})
-    _tell(connection, "fleet.set", row, intent, before=before, after=_digest(row), now=now)
+    tell(connection, "fleet.set", row, intent, before=before, after=_digest(row), now=now)
     return replace(view(row), outcome=Outcome.CHANGED)
 
 
@@ -222,7 +321,12 @@ def _scope_id(connection: sa.Connection, said: str | None, kind: str) -> str | N
     )
 
 
-def _lock(connection: sa.Connection, name_or_id: str) -> Row:
+def lock(connection: sa.Connection, name_or_id: str) -> Row:
+    """Read the row of a fleet, and keep others from changing it meanwhile.
+
+    Raises:
+        NotFound: there is no such fleet.
+    """
     return _read(connection, _LOCK, name_or_id)
 
 
@@ -239,7 +343,7 @@ def _set(connection: sa.Connection, row: Row, values: Mapping[str, object]) -> R
     return {**row, **values}
 
 
-def _tell(
+def tell(
     connection: sa.Connection,
     action: str,
     row: Row,
@@ -250,6 +354,7 @@ def _tell(
     after: str | None = None,
     now: int,
 ) -> None:
+    """Put on record what was done to a fleet."""
     changes.audit(
         connection,
         actor=intent.actor,
