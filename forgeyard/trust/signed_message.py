@@ -165,7 +165,7 @@ def _value(data: bytes, at: int, end: int, *, depth: int) -> tuple[_Value, int]:
     parts: list[_Value] = []
     here = start
     while here < stop:
-        if length is None and data[here : here + 2] == _END:
+        if length is None and data[here : min(here + 2, stop)] == _END:
             return _Value(tag=tag, whole=data[at : here + 2], parts=tuple(parts)), here + 2
         part, here = _value(data, here, stop, depth=depth + 1)
         parts.append(part)
