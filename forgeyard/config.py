@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from forgeyard.errors import InvalidRequest
 from forgeyard.model.capability import Toolchain, TrustClass
+from forgeyard.model.enrolment import Cloud
 from forgeyard.model.equipment import (
     MAX_DEVICES,
     MAX_GPUS,
@@ -129,6 +130,8 @@ class ApiConfig(Group):
     """The folder of the authority; empty means `DATA_DIR/ca`."""
     certificate_s: int = Field(default=24 * 3600, ge=10, le=90 * 24 * 3600)
     """How long a runner's certificate is good; it is renewed after half of that."""
+    aws_certificates: Mapping[str, str] = Field(default={}, max_length=200)
+    """For each region of AWS, PEM of what it signs documents of its machines with (RSA-2048)."""
     agent_versions: str = Field(default="", max_length=100)
     """Which versions of the agent are admitted, such as `>=0.2,<1`; empty for every one."""
     poll_ms: int = Field(default=100, ge=10)
@@ -192,6 +195,8 @@ class RetentionConfig(Group):
     """Counts from when a dependency cache was last used."""
     cache_bytes: int = Field(default=20 * GIB, ge=0)
     """All dependency caches together; beyond it the least recently used go."""
+    identities_h: int = Field(default=24 * 90, ge=48)
+    """Counts from the end of a certificate, and from what happened last to an enrolment."""
 
 
 class ProviderConfig(Group):
@@ -259,6 +264,10 @@ class AgentConfig(Group):
     """Empty means the host's name."""
     jobs: int = Field(default=4, ge=1, le=256)
     work_dir: str = ""
+    cloud_identity: Cloud | None = None
+    """The cloud whose word about this machine is sent along when it enrols."""
+    metadata_url: str = "http://169.254.169.254"
+    """Where that cloud gives its word."""
     trust: TrustClass = TrustClass.TRUSTED_INTERNAL
     labels: Mapping[str, str] = {}
     path: str = "/usr/local/bin:/usr/bin:/bin"

@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 
 from forgeyard import clock, entropy
-from forgeyard.agent import enrolling, isolation, probe, secrets, workspace
+from forgeyard.agent import cloud_identity, enrolling, isolation, probe, secrets, workspace
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.credentials import Wallet
@@ -163,7 +163,11 @@ class Agent:
         wallet, settings = Wallet(work_dir), self._settings
         invitation = None
         if settings.enrol_token:
-            invitation = Invitation(token=settings.enrol_token, pin=settings.ca_pin)
+            invitation = Invitation(
+                token=settings.enrol_token,
+                pin=settings.ca_pin,
+                evidence=cloud_identity.source(self._config),
+            )
         has = await enrolling.obtain(wallet, urls, invitation, now=clock.now, rng=self._rng)
         # The name is the enrolment's: whatever this host is called, it is that runner.
         self._config = self._config.model_copy(update={"name": has.runner_name})
