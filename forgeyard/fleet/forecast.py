@@ -37,6 +37,8 @@ _LEAST_ORIGINS: Final = _DAY // 2
 _NEGLIGIBLE: Final = 0.1
 """No machine is made for less than a tenth of one; everything else is rounded up."""
 
+_INEXACT: Final = 1e-6
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -230,8 +232,8 @@ def _interval(expected: Steps, came: Steps, *, ahead: int, trained: int) -> tupl
     centre, spread = expected[trained:], scale[trained:]
     low, high = (centre + ranked[rows, at] * spread for at in (lower, upper))
     return (
-        np.clip(np.fmin(np.floor(low), centre), 0, MOST_INSTANCES),
-        np.clip(np.fmax(np.ceil(high), centre), 0, MOST_INSTANCES),
+        np.clip(np.fmin(np.ceil(low - _INEXACT), centre), 0, MOST_INSTANCES),
+        np.clip(np.fmax(np.floor(high + _INEXACT), centre), 0, MOST_INSTANCES),
     )
 
 

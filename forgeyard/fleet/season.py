@@ -59,7 +59,8 @@ def holt_winters(values: Steps, *, season: int, horizon: int, trained: int) -> S
     expected = np.zeros_like(level)
     for step in range(horizon):
         ahead = np.sum(DAMPING ** np.arange(1, step + 2))
-        np.maximum(expected, level + ahead * trend + seasonal[step : step + len(level)], expected)
+        there = level + ahead * trend + seasonal[step : step + len(level)]
+        np.maximum(expected, there, out=expected)
     came = peaks(values[:trained], horizon=horizon)[season - 1 :, None]
     is_known = ~np.isnan(came[:, 0])
     errors = np.abs(expected[: len(came)] - came)[is_known].sum(axis=0)
@@ -70,15 +71,18 @@ def holt_winters(values: Steps, *, season: int, horizon: int, trained: int) -> S
 def _smoothed(values: Steps, season: int) -> tuple[Steps, Steps, Steps]:
     """Go through all steps with all weights; a step that is not known teaches nothing.
 
-    Level and trend begin with the end of the first season, the seasonal parts with its start.
+    Level and trend begin with the end of the first season, the seasonal parts with its start. What
+    the second season has more than the first is growth, and no part of the season.
     """
     alpha, beta, gamma = _WEIGHTS
     kinds, steps = len(alpha), len(values)
-    first = values[:season]
-    level = np.full((steps - season + 1, kinds), np.nanmean(first))
-    trend = np.zeros_like(level)
+    first, growth = values[:season], _growth(values, season)
+    middle, half = np.nanmean(first), growth * (season - 1) / 2
+    level = np.full((steps - season + 1, kinds), middle + half)
+    trend = np.full_like(level, growth)
     seasonal = np.empty((steps, kinds))
-    seasonal[:season] = np.nan_to_num(first - level[0, 0])[:, None]
+    usual = first - np.linspace(middle - half, middle + half, season)
+    seasonal[:season] = np.nan_to_num(usual)[:, None]
     for_trend, for_season = alpha * beta, gamma * (1 - alpha)
     for place, value in enumerate(values[season:].tolist()):
         drift, usual = DAMPING * trend[place], seasonal[place]
@@ -88,3 +92,11 @@ def _smoothed(values: Steps, season: int) -> tuple[Steps, Steps, Steps]:
         trend[place + 1] = drift + for_trend * surprise
         seasonal[place + season] = usual + for_season * surprise
     return level, trend, seasonal
+
+
+def _growth(values: Steps, season: int) -> float:
+    """Tell how much each step of the first two seasons adds, if both have something known."""
+    first, second = values[:season], values[season : 2 * season]
+    if np.isnan(first).all() or np.isnan(second).all():
+        return 0.0
+    return float(np.nanmean(second) - np.nanmean(first)) / season
