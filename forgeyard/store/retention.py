@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from forgeyard.config import RetentionConfig
 from forgeyard.model.enrolment import LONGEST_LAUNCH_MS
-from forgeyard.store import lineage, parked_classes, tables
+from forgeyard.store import fleet_history, fleet_tables, lineage, parked_classes, tables
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import database_now, read, write
 from forgeyard.store.enrolments import ENROLLED_ANEW
@@ -29,7 +29,7 @@ class Forgotten:
     """How many attempts lost their log, and how many artifacts, caches and blobs were deleted.
 
     `traces` counts delivered events, old cycles, idempotency keys, refusals, habits, findings,
-    certificates, enrolments and machines.
+    certificates, enrolments, machines and what fleets once needed.
     """
 
     logs: int
@@ -211,7 +211,7 @@ def _traces(
     """Name what only served its moment: a table's key, and which of its rows are old."""
     outbox, attempts, cycles = tables.outbox, tables.attempts, tables.cycles
     keys, refusals, habits = tables.idempotency, tables.refusals, tables.habits
-    findings = tables.findings
+    findings, needs = tables.findings, fleet_tables.fleet_history
     # A stream that is not settled may go on, and numbers its events after those that are there.
     settled = sa.exists().where(
         attempts.c.attempt_id == outbox.c.stream, attempts.c.settled_at < before
@@ -223,6 +223,7 @@ def _traces(
         (refusals.c.job_id, refusals.c.until_at < now),
         (habits.c.job_name, habits.c.noted_at < before),
         (findings.c.finding_id, findings.c.seen_at < before),
+        (needs.c.at, needs.c.at < now - fleet_history.KEPT_MS),
     )
 
 
