@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from typing import Final
 
 import sqlalchemy as sa
-from forgeyard.fleet.allocate import allocate
-from forgeyard.fleet.plan import decide
-from forgeyard.scheduler.demand import unmet
 from temporalio import activity
 
 from activities import contracts
 from activities.provisioning import Infrastructure
 from forgeyard import telemetry, tracing
 from forgeyard.errors import Conflict, ForgeyardError, InvalidRequest
+from forgeyard.fleet.allocate import allocate
+from forgeyard.fleet.plan import decide
 from forgeyard.fleet.ports import FleetProvider, Listing
 from forgeyard.fleet.telling import told
-from forgeyard.fleet.view import FleetDecision, FleetView
+from forgeyard.fleet.view import FleetView
 from forgeyard.model.fleet import FleetState
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.scheduler.demand import unmet
 from forgeyard.store import (
     fleet_decisions,
     fleet_reading,
@@ -101,9 +101,9 @@ class FleetActivities:
             return contracts.FleetTick(gone=True)
         with tracing.span("fleet.plan", fleet=view.spec.name):
             demand = unmet(found.snapshot, found.policy)
-            allocation = allocate(demand, found.fleets, now=found.now)
+            allocation = allocate(demand, found.fleets, found.now)
             share = allocation.of(view.fleet_id)
-            decision = decide(view, share, demand, now=found.now)
+            decision = decide(view, share, demand=demand, now=found.now)
         with write(self._engine) as connection:
             done = fleet_decisions.commit(
                 connection,
@@ -127,12 +127,8 @@ class FleetActivities:
             health=done.health.value,
             line=told(view, decision),
             untended=self._untended(view.fleet_id),
-            wait_ms=self._wait(decision),
+            wait_ms=self._rhythm.look,
         )
-
-    def _wait(self, decision: FleetDecision) -> int:
-        """Look again soon while more is to be done than could be done now."""
-        return self._rhythm.look
 
     def _untended(self, fleet_id: str) -> tuple[contracts.Machine, ...]:
         with read(self._engine) as connection:

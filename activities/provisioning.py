@@ -221,11 +221,7 @@ def _told(connection: sa.Connection, row: Row, act: Act | None, machine: Machine
         return
     machines.seen(connection, row, machine, now=now)
     if act is Act.PROVISION:
-        breakers.worked(connection, row["provider"], row["fleet_id"], _offering_of(row))
-
-
-def _offering_of(row: Row) -> str:
-    return codec.decode_part(str, row["offering"], "name")
+        breakers.made(connection, row["provider"], row["fleet_id"], machines.offering_name(row))
 
 
 def _failed(connection: sa.Connection, row: Row, act: Act | None, error: ForgeyardError) -> None:
@@ -237,7 +233,7 @@ def _failed(connection: sa.Connection, row: Row, act: Act | None, error: Forgeya
         else:
             machines.not_seen(connection, row, now=now)
         return
-    where = (row["provider"], row["fleet_id"], _offering_of(row))
+    where = (row["provider"], row["fleet_id"], machines.offering_name(row))
     breakers.failed(connection, *where, error, now=now)
     if act is Act.PROVISION and isinstance(error, CERTAIN):
         machines.refused(connection, row, text)

@@ -280,6 +280,12 @@ class ProviderQuotaExceeded(Unavailable):
     code = "provider.quota_exceeded"
 
 
+class NeverCameUp(Unavailable):
+    """A machine was made, and no runner of its class came of it."""
+
+    code = "provider.never_came_up"
+
+
 class Denied(Rejected):
     """A provider does not allow our credentials to do this."""
 

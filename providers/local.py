@@ -299,6 +299,22 @@ class LocalProvider:
             self._children.discard(pid)
 
 
+def living(root: Path) -> tuple[Process, ...]:
+    """List the agents that still run below a directory, for who ends everything on a host."""
+    if not root.is_dir():
+        return ()
+    shelf = Shelf(root.resolve())
+    found: list[Process] = []
+    for key in shelf.known():
+        with suppress(Corrupt):
+            record = shelf.read(key)
+            process = proctable.find(record.pid) if record is not None and record.pid else None
+            if record is not None and process is not None and process.is_alive:
+                is_it = process.started == record.started and record.boot == proctable.boot_id()
+                found += [process] if is_it else []
+    return tuple(found)
+
+
 WORK_DIR: Final = "FORGEYARD_AGENT__WORK_DIR"
 """The variable by which an agent is known in the process table; its jobs do not get it."""
 

@@ -80,6 +80,8 @@ class Facts:
     redeemed: bool = False
     """Whether its token was used."""
     runner: RunnerFacts | None = None
+    may_keep_sick: bool = True
+    """Whether its fleet has room for one more machine that is kept for a look."""
     is_released: bool = False
     """Whether an operator lets a quarantined machine go."""
 
@@ -170,18 +172,20 @@ def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
     runner = facts.runner
     if runner is not None:
         if runner.admission in (Admission.QUARANTINED, Admission.REJECTED):
-            return _sick(runner)
+            return _sick(runner, facts)
         if runner.admission is Admission.VERIFIED and runner.state is not RunnerState.OFFLINE:
             return Verdict(to=S.HEALTHY, reason="its runner is admitted")
     trouble = _trouble(facts, now, "its runner was not admitted in time")
     return trouble or _look(facts, pace, now)
 
 
-def _sick(runner: RunnerFacts) -> Verdict:
+def _sick(runner: RunnerFacts, facts: Facts) -> Verdict:
+    """Keep a machine for a look, as long as few are kept: many must not block a fleet."""
     why = runner.admission_reason or "no reason was given"
-    return Verdict(
-        to=S.QUARANTINED, reason=f"its runner is {runner.admission}: {why}", due_in=KEPT_MS
-    )
+    reason = f"its runner is {runner.admission}: {why}"
+    if not facts.may_keep_sick:
+        return Verdict(to=S.FAILED, reason=reason)
+    return Verdict(to=S.QUARANTINED, reason=reason, due_in=KEPT_MS)
 
 
 def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
@@ -193,7 +197,7 @@ def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
         return _look(facts, pace, now)
     runner = facts.runner
     if runner is not None and runner.admission in (Admission.QUARANTINED, Admission.REJECTED):
-        return _sick(runner)
+        return _sick(runner, facts)
     return Verdict(wait=RARELY_MS)
 
 

@@ -10,9 +10,8 @@ from enum import StrEnum
 
 from forgeyard.model.capacity import CapacityInstanceState, ScaleDownReason, ScaleReason
 from forgeyard.model.fleet import CapacityReservation, FleetSpec, FleetState, Market, Override
-from forgeyard.model.job import Priority
 from forgeyard.model.units import Resources
-from forgeyard.scheduler.snapshot import SchedulingJob
+from forgeyard.scheduler.standing import SchedulingPool
 
 S = CapacityInstanceState
 COMING = frozenset({S.REQUESTED, S.PROVISIONING, S.BOOTSTRAPPING, S.ENROLLING})
@@ -22,39 +21,14 @@ USABLE = COMING | {S.HEALTHY}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DemandClass:
-    """Jobs with the same requirements and resources for which there is no room now (DEM-014)."""
-
-    requirement_class: str
-    example: SchedulingJob
-    """One of them: what it can run on, they all can."""
-    count: int
-    """No more than their quotas let run (DEM-018)."""
-    oldest_wait: int
-    """Milliseconds."""
-    priority: Priority
-    """The highest among them."""
-    excluded: int = 0
-    """As many more wait, for whom a machine would change nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demand:
-    """All unmet demand of a partition at one instant (DEM-009)."""
-
-    demand_id: str
-    """Digest of what it says."""
-    taken_at: int
-    classes: tuple[DemandClass, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceView:
     """One machine that may exist, with what its runner is doing."""
 
     instance_id: str
     state: CapacityInstanceState
     offering: str
+    runner_id: str = ""
+    """Its runner, once it has one."""
     market: Market = Market.STABLE
     zone: str = ""
     region: str = ""
@@ -75,7 +49,7 @@ class InstanceView:
     draining_for: ScaleDownReason | None = None
     interrupted: bool = False
     is_healthy: bool = True
-    """Whether its runner says that it is well enough."""
+    """Whether its runner is there and says that it is well enough."""
     may_exist: bool = True
 
 
@@ -94,6 +68,8 @@ class FleetView:
 
     fleet_id: str
     spec: FleetSpec
+    pool: SchedulingPool = field(default_factory=SchedulingPool)
+    """The pool of its runners, as it is at present."""
     state: FleetState = FleetState.ACTIVE
     override: Override | None = None
     """What is in force of them, taken together."""
@@ -104,9 +80,9 @@ class FleetView:
     closed: tuple[Closed, ...] = ()
     provider_frozen: bool = False
     launches: tuple[int, ...] = ()
-    """When machines were asked for, within the last minute or so."""
+    """When machines were asked for; as far back as filling the burst takes, a minute at least."""
     wanted: tuple[tuple[int, int], ...] = ()
-    """What was wanted in the decisions within the window for shrinking: instant, count."""
+    """What `FleetDecision.wanted` was within the window for shrinking: instant, count."""
     spent_today: int = 0
     """By estimate, in millionths."""
     forecast: int | None = None
@@ -143,6 +119,8 @@ class ClampKind(StrEnum):
     """What kept a fleet from having what it would have liked."""
 
     MINIMUM = "minimum"
+    WARM = "warm"
+    FORECAST = "forecast"
     MAXIMUM = "maximum"
     OVERRIDE = "override"
     SCALE_TO_ZERO = "scale_to_zero"
@@ -201,7 +179,7 @@ class FleetDecision:
     needed: int
     """For demand alone, what is there counted in."""
     wanted: int
-    """After every bound."""
+    """What it aims at, after every bound on that; the others only bound the step towards it."""
     usable: int
     """What is there or coming."""
     launch: tuple[Launch, ...] = ()

@@ -13,6 +13,7 @@ from forgeyard.errors import (
     Denied,
     ForgeyardError,
     InvalidSpec,
+    NeverCameUp,
     OutOfCapacity,
     ProviderQuotaExceeded,
     Throttled,
@@ -38,10 +39,12 @@ class Habit:
 
 _OFFERING = Habit(of_offering=True, first=3 * MINUTE_MS, most=30 * MINUTE_MS)
 _LASTING = Habit(of_offering=True, first=10 * MINUTE_MS, most=60 * MINUTE_MS)
+_BOOT = Habit(of_offering=True, first=MINUTE_MS, most=30 * MINUTE_MS, tolerated=2)
 _PROVIDER = Habit(of_offering=False, first=MINUTE_MS // 2, most=10 * MINUTE_MS, tolerated=4)
 _HABITS: Final = (
     (OutOfCapacity, _OFFERING),
     (ProviderQuotaExceeded, _LASTING),
+    (NeverCameUp, _BOOT),
     (Denied, _LASTING),
     (InvalidSpec, _LASTING),
     (Throttled, _PROVIDER),
@@ -84,8 +87,23 @@ def failed(
     return until
 
 
-def worked(connection: sa.Connection, provider: str, fleet_id: str, offering: str) -> None:
-    """Close every breaker that a success speaks against."""
+def made(connection: sa.Connection, provider: str, fleet_id: str, offering: str) -> None:
+    """Close every breaker that a machine speaks against which was made; it has yet to come up."""
+    _close(connection, provider, fleet_id, offering, _breakers.c.code != NeverCameUp.code)
+
+
+def came_up(connection: sa.Connection, provider: str, fleet_id: str, offering: str) -> None:
+    """Close every breaker that a machine speaks against whose runner is admitted."""
+    _close(connection, provider, fleet_id, offering, sa.true())
+
+
+def _close(
+    connection: sa.Connection,
+    provider: str,
+    fleet_id: str,
+    offering: str,
+    which: sa.ColumnElement[bool],
+) -> None:
     connection.execute(
         sa.update(_breakers)
         .where(
@@ -93,6 +111,7 @@ def worked(connection: sa.Connection, provider: str, fleet_id: str, offering: st
             _breakers.c.fleet_id.in_(("", fleet_id)),
             _breakers.c.offering.in_(("", offering)),
             (_breakers.c.failures > 0) | (_breakers.c.open_until > 0),
+            which,
         )
         .values(failures=0, open_until=0)
     )

@@ -33,6 +33,29 @@ _spend = fleet_tables.fleet_spend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """Jobs of one kind that wait for room, as people are told of them."""
+
+    requirement_class: str
+    count: int
+    excluded: int
+    """As many more wait that no machine would help."""
+    oldest_wait_ms: int
+    priority: str
+    example: str
+    """The id of one of them: `forgeyard scheduler explain-job` says what it wants."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The newest demand, as people are told of it."""
+
+    demand_id: str = ""
+    taken_at: int = 0
+    classes: tuple[Waiting, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
     """What came of a decision."""
 
@@ -150,7 +173,25 @@ def _publish(
     connection.execute(
         sa.update(_allocations)
         .where(_allocations.c.partition == partition)
-        .values(at=now, demand=codec.encode(demand), allocation=codec.encode(allocation))
+        .values(at=now, demand=codec.encode(_shown(demand)), allocation=codec.encode(allocation))
+    )
+
+
+def _shown(demand: Demand) -> Shown:
+    return Shown(
+        demand_id=demand.demand_id,
+        taken_at=demand.taken_at,
+        classes=tuple(
+            Waiting(
+                requirement_class=one.requirement_class,
+                count=one.count,
+                excluded=one.excluded,
+                oldest_wait_ms=one.oldest_wait,
+                priority=one.priority.value,
+                example=one.example.job_id,
+            )
+            for one in demand.classes
+        ),
     )
 
 

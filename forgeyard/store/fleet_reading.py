@@ -23,16 +23,18 @@ from forgeyard.model.fleet import (
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.runner import RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES
-from forgeyard.scheduler.snapshot import SchedulingRunner, Snapshot
-from forgeyard.store import codec, fleet_tables, machines, snapshot, tables
+from forgeyard.scheduler.snapshot import DEFAULT_POOL, SchedulingRunner, Snapshot
+from forgeyard.scheduler.standing import SchedulingPool
+from forgeyard.store import codec, fleet_tables, machines, pools, snapshot, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.parked_classes import ALL_OPEN
 
 JOBS_READ: Final = 20_000
 """Of the jobs that wait, so many are looked at; the rest has to wait for its turn."""
-MINUTE_MS: Final = 60_000
 HOUR_MS: Final = 3600 * 1000
 DAY_MS: Final = 24 * HOUR_MS
+DEFAULT: Final = "default"
+"""The name of the pool of runners that nobody put elsewhere."""
 S = CapacityInstanceState
 _fleets, _instances = fleet_tables.fleets, fleet_tables.capacity_instances
 _LIVE = tuple(state.value for state in LIVE_LEASE_STATES)
@@ -66,7 +68,7 @@ def read(connection: sa.Connection, partition: str, policy: SchedulingPolicy) ->
     return Reading(
         snapshot=found,
         policy=wide,
-        fleets=views(connection, found.runners, now=found.taken_at),
+        fleets=views(connection, found.runners, wide, now=found.taken_at),
         allocation_version=version,
     )
 
@@ -79,13 +81,24 @@ def allocation_version(connection: sa.Connection, partition: str) -> int:
 
 
 def views(
-    connection: sa.Connection, runners: Iterable[SchedulingRunner], *, now: int
+    connection: sa.Connection,
+    runners: Iterable[SchedulingRunner],
+    policy: SchedulingPolicy,
+    *,
+    now: int,
 ) -> tuple[FleetView, ...]:
     """Read every fleet that lives."""
     query = sa.select(_fleets).where(_fleets.c.live == 1).order_by(_fleets.c.fleet_id)
     rows = [dict(row) for row in connection.execute(query).mappings()]
     ids = [row["fleet_id"] for row in rows]
-    parts = _Parts(connection, ids, {one.runner_id: one for one in runners}, now=now)
+    found = pools.load(connection, policy, now=now)
+    parts = _Parts(
+        connection,
+        ids,
+        {one.runner_id: one for one in runners},
+        {one.name: one for one in found.values()},
+        now=now,
+    )
     return tuple(parts.view(row) for row in rows)
 
 
@@ -97,12 +110,14 @@ class _Parts:
         connection: sa.Connection,
         ids: Sequence[str],
         runners: Mapping[str, SchedulingRunner],
+        places: Mapping[str, SchedulingPool],
         *,
         now: int,
     ) -> None:
         self._now = now
+        self._pools = places
         self._runners = runners
-        self._instances = _grouped(connection, _INSTANCES, ids, since=now - MINUTE_MS)
+        self._instances = _grouped(connection, _INSTANCES, ids, since=now - HOUR_MS)
         self._runner_rows = _runner_rows(connection, self._instances)
         self._leases = {
             row.runner_id: int(row.leases) for row in connection.execute(_LEASES, {"live": _LIVE})
@@ -126,6 +141,7 @@ class _Parts:
         return FleetView(
             fleet_id=fleet_id,
             spec=spec,
+            pool=self._pools.get(spec.pool or DEFAULT, DEFAULT_POOL),
             state=FleetState(row["state"]),
             override=_together(self._overrides[fleet_id]),
             reservations=tuple(_reservations(self._reservations[fleet_id], now=now)),
@@ -133,7 +149,7 @@ class _Parts:
             closed=tuple(self._closed(row)),
             provider_frozen=self._is_frozen(row["provider"]),
             launches=tuple(
-                one["requested_at"] for one in rows if one["requested_at"] > now - MINUTE_MS
+                one["requested_at"] for one in rows if one["requested_at"] > now - HOUR_MS
             ),
             wanted=_within(self._wanted[fleet_id], since=now - window),
             spent_today=sum(one["micros"] for one in self._spend[fleet_id]),
@@ -153,6 +169,7 @@ class _Parts:
             instance_id=row["instance_id"],
             state=CapacityInstanceState(row["state"]),
             offering=offering.name,
+            runner_id=row["runner_id"] or "",
             market=offering.market,
             zone=offering.zone,
             region=offering.region,
@@ -168,7 +185,7 @@ class _Parts:
             made_for=row["made_for"],
             draining_for=None if drain is None else ScaleDownReason(drain),
             interrupted=row["interrupted_at"] is not None,
-            is_healthy=runner is None or runner["health"] != RunnerHealth.UNHEALTHY.value,
+            is_healthy=runner is None or _is_well(runner),
             may_exist=bool(row["may_exist"]),
         )
 
@@ -214,16 +231,25 @@ def _runner_rows(
     return {row["runner_id"]: dict(row) for row in found}
 
 
+def _is_well(runner: Row) -> bool:
+    """Tell whether a runner is there and says that it can work."""
+    state, health = RunnerState(runner["state"]), RunnerHealth(runner["health"])
+    return state is not RunnerState.OFFLINE and health is not RunnerHealth.UNHEALTHY
+
+
 def _jobs_ended(runner: Row | None, spec: FleetSpec) -> int:
     """Tell how many jobs a runner has had, where they are counted."""
     if runner is None or runner["jobs_left"] is None:
         return 0
-    return machines.most_jobs(spec) - int(runner["jobs_left"])
+    left: int = runner["jobs_left"]
+    return machines.most_jobs(spec) - left
 
 
 def _idle_since(instance: Row, runner: Row) -> int:
     """Tell since when a runner has had nothing to do: since it came, or since its last lease."""
-    return max(instance["healthy_at"] or runner["registered_at"], runner["freed_at"])
+    came: int = instance["healthy_at"] or runner["registered_at"]
+    freed: int = runner["freed_at"]
+    return max(came, freed)
 
 
 def _together(rows: Sequence[Row]) -> Override | None:

@@ -9,13 +9,13 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from forgeyard.errors import Corrupt
+from forgeyard.errors import Corrupt, NeverCameUp
 from forgeyard.fleet.lifecycle import Act, Pace, Verdict, judge
-from forgeyard.model.capacity import CapacityInstanceState
+from forgeyard.model.capacity import CapacityInstanceState, OperationState
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import SessionState
-from forgeyard.store import changes, enrolments, identities, machines, sessions
+from forgeyard.store import breakers, changes, enrolments, identities, machines, sessions
 from forgeyard.store.changes import INSTANCE, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.machines import AUTOSCALER, Known, binding_of
@@ -76,8 +76,24 @@ def _move(
     if to is S.FAILED:
         values["failure"] = verdict.reason
     changes.move(connection, INSTANCE, known.row, to, reason=verdict.reason, now=now, **values)
+    _learn(connection, known, verdict, now=now)
     if to is S.BOOTSTRAPPING:
         enrolments.seen_if_there(connection, binding_of(known.row))
+
+
+_COMING: Final = frozenset({S.PROVISIONING, S.BOOTSTRAPPING, S.ENROLLING})
+
+
+def _learn(connection: sa.Connection, known: Known, verdict: Verdict, *, now: int) -> None:
+    """Remember whether machines of an offering come up (FRC-020, FLT-104)."""
+    row = known.row
+    where = (row["provider"], row["fleet_id"], machines.offering_name(row))
+    if verdict.to is S.HEALTHY and known.facts.state is S.ENROLLING:
+        breakers.came_up(connection, *where)
+        return
+    was_made = known.facts.state in _COMING and known.facts.operation is not OperationState.FAILED
+    if verdict.to in (S.FAILED, S.QUARANTINED) and was_made:
+        breakers.failed(connection, *where, NeverCameUp(verdict.reason), now=now)
 
 
 def _stamps(to: CapacityInstanceState, now: int) -> dict[str, object]:

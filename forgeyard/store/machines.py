@@ -55,6 +55,11 @@ def operation_key(row: Row) -> str:
     return f"{row['instance_id'].replace('_', '-')}-{row['generation']}-{offering}"
 
 
+def offering_name(row: Row) -> str:
+    """Name the offering that a machine was wanted with."""
+    return codec.decode_part(str, row["offering"], "name")
+
+
 def intend(
     connection: sa.Connection,
     fleet: Row,
@@ -126,9 +131,19 @@ def lock(connection: sa.Connection, instance_id: str) -> Known:
         due_at=row["due_at"],
         redeemed=_is_redeemed(connection, row),
         runner=_runner_facts(connection, row),
+        may_keep_sick=_kept(connection, row["fleet_id"]) < spec.scaling.quarantined,
         is_released=row["released_at"] is not None,
     )
     return Known(row=row, fleet=fleet, spec=spec, facts=facts)
+
+
+def _kept(connection: sa.Connection, fleet_id: str) -> int:
+    """Count the machines of a fleet that are kept for a look."""
+    query = sa.select(sa.func.count()).where(
+        _instances.c.fleet_id == fleet_id,
+        _instances.c.state == CapacityInstanceState.QUARANTINED.value,
+    )
+    return connection.execute(query).scalar_one()
 
 
 def _with_runner(connection: sa.Connection, row: Row) -> Row:
