@@ -203,9 +203,8 @@ class ProviderConfig(Group):
     """One infrastructure that fleets may use, under the name that their documents have for it."""
 
     kind: Literal["local", "manual", "aws"]
-    region: Word = ""
     regions: tuple[Word, ...] = Field(default=(), max_length=64)
-    """Where else its machines may be."""
+    """Where its machines may be; what it announces is heard in the first."""
     endpoint_url: str = Field(default="", max_length=2_000)
     """Of its API, where that is not the usual one."""
     queue_url: str = Field(default="", max_length=2_000)
@@ -216,6 +215,12 @@ class ProviderConfig(Group):
     """Between two looks at a machine that comes or goes; 0 is what suits the kind."""
     visibility_s: float = Field(default=0.0, ge=0, le=3_600)
     """How long a machine may be missing from its answers; 0 is what suits the kind."""
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> Self:
+        if self.kind == "aws" and not self.regions:
+            raise ValueError("aws needs at least one region in regions")
+        return self
 
 
 class FleetsConfig(Group):

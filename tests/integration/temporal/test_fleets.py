@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import sqlalchemy as sa
 
 from activities import contracts
 from tests.builders import a_job_spec
