@@ -13,9 +13,10 @@ import sqlalchemy as sa
 
 from activities.provisioning import Home, Infrastructure
 from forgeyard import clock, config
-from forgeyard.config import Config, ProviderConfig
+from forgeyard.config import Config
 from forgeyard.fleet.lifecycle import Pace
 from forgeyard.fleet.ports import FleetProvider
+from forgeyard.machine_settings import ProviderConfig
 from forgeyard.model.capacity import MachineState
 from forgeyard.store import machines
 from forgeyard.store.engine import read

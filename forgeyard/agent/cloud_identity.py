@@ -10,8 +10,8 @@ from typing import Final
 
 import httpx
 
-from forgeyard.config import AgentConfig
 from forgeyard.errors import Forbidden, Unavailable
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.enrolment import Cloud
 from forgeyard.trust.evidence import MOST_EVIDENCE
 

@@ -33,8 +33,9 @@ from forgeyard.agent.shelf import Shelf
 from forgeyard.agent.steps import KILL_AFTER_S, MARK
 from forgeyard.agent.usage import Sampler
 from forgeyard.agent.work import Shop
-from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import LimitsConfig
 from forgeyard.errors import Conflict, InvalidRequest, StaleRejected, Unavailable
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.enrolment import Admission
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import Register, Registered

@@ -22,8 +22,9 @@ from forgeyard.cli.client import Client
 from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
 from forgeyard.cli.endpoint import Endpoint
 from forgeyard.cli.listening import listening
-from forgeyard.config import Config, Profile, ToolchainConfig
+from forgeyard.config import Config, Profile
 from forgeyard.errors import Conflict, NotFound, Unavailable, UnfitForProduction
+from forgeyard.machine_settings import ToolchainConfig
 from forgeyard.redaction import redacted
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ def test_no_metric_has_a_label_without_bounds() -> None:
     families = (*metrics_page.counted(), *metrics_page.read())
     named = {label for _, labels in families for label in labels}
     bounded = {"state", "code", "priority", "how", "step", "verdict", "reason", "answer"}
+    bounded |= {"fleet", "provider_kind", "doubt"}
     assert named == bounded | {"kind", "result", "signal", "where", "what"}
 
 

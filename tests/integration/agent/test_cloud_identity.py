@@ -16,8 +16,8 @@ from forgeyard import clock, telemetry
 from forgeyard.agent import cloud_identity
 from forgeyard.agent.credentials import Credentials, Wallet
 from forgeyard.agent.enrolling import Invitation, obtain
-from forgeyard.config import AgentConfig
 from forgeyard.errors import Forbidden, Unavailable
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.enrolment import Cloud
 from tests.aws import (
     ACCOUNT,
