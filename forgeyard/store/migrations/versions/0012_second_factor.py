@@ -21,7 +21,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("machine", name="pk_enrolled_machines"),
     )
     op.add_column(
-        "enrolments", sa.Column("refusals", sa.BigInteger(), server_default="0", nullable=False)
+        "enrolments",
+        sa.Column("refusals", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
     )
     op.create_index("ix_certificates_enrolment_id", "certificates", ["enrolment_id"])
 
