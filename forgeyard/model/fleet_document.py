@@ -31,6 +31,7 @@ MOST_FLEETS: Final = 100
 """In one document."""
 MILLIONTHS: Final = 1_000_000
 LONGEST_KEY: Final = 40
+_UNSTORABLE: Final = frozenset(("\x00", *map(chr, range(0xD800, 0xE000))))
 _SPEC: Final = TypeAdapter(FleetSpec)
 _NEVER_SAID: Final = frozenset({"provenance"})
 """How something is known is not for a document to say."""
@@ -137,6 +138,8 @@ def _leaf(given: object, path: str) -> object:
     """Refuse what goes on where a document ends; how deep it goes is nobody's business then."""
     if isinstance(given, list | tuple | Mapping):
         raise _refusal(path, given, "is not allowed", allowed="one value")
+    if isinstance(given, str) and any(one in _UNSTORABLE for one in given):
+        raise _refusal(path, given, "cannot be stored", allowed="text without NUL and surrogates")
     return given
 
 
