@@ -213,9 +213,7 @@ def test_nothing_that_its_provider_may_have_counts_as_gone(facts: Facts) -> None
     never_asked = facts.calls == 0 and not facts.has_ref
     refused = facts.operation is Op.FAILED and facts.sightings > 0
     silent = (
-        since is not None
-        and facts.sightings >= 2
-        and facts.looked_at - since >= PACE.visibility
+        since is not None and facts.sightings >= 2 and facts.looked_at - since >= PACE.visibility
     )
     assert never_asked or refused or silent or facts.machine is M.GONE
 
