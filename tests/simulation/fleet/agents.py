@@ -81,11 +81,12 @@ class Agents:
         """By the machine, as its provider calls it."""
         self.keys: defaultdict[str, set[str]] = defaultdict(set)
         """The keys that each enrolment gave a certificate for."""
-        self.sorts = Sort.WELL, 0.0
+        self.sorts: list[Sort] = []
+        """How the next agents are, where a test decides that."""
 
     def boot(self, cloud: Cloud, made: Made) -> None:
         """Let the agent of a new machine come up once it runs."""
-        sort = Sort.WELL
+        sort = self.sorts.pop(0) if self.sorts else Sort.WELL
         if self.world.weather.strikes("an agent that is not well", 0.3):
             sort = self.world.rng.choice(ODD)
             self.world.weather.note(sort)

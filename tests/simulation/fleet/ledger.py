@@ -278,26 +278,11 @@ class Ledger:
         return ""
 
 
-_ROWS = sa.select(
-    *(
-        _instances.c[name]
-        for name in [
-            "instance_id",
-            "fleet_id",
-            "state",
-            "may_exist",
-            "ended_at",
-            "runner_id",
-            "runner_name",
-            "provider",
-            "provider_ref",
-            "drained_at",
-            "calls",
-            "detail",
-            "offering",
-        ]
-    )
-).order_by(_instances.c.instance_id)
+_SEEN = ("instance_id", "fleet_id", "state", "may_exist", "ended_at", "runner_id", "runner_name")
+_SEEN_OF_PROVIDER = ("provider", "provider_ref", "drained_at", "calls", "detail", "offering")
+_ROWS = sa.select(*(_instances.c[name] for name in (*_SEEN, *_SEEN_OF_PROVIDER))).order_by(
+    _instances.c.instance_id
+)
 _OWN = _ROWS.where(_instances.c.instance_id == sa.bindparam("own"))
 _FLEETS = sa.select(_fleets).order_by(_fleets.c.fleet_id)
 _HELD = (
