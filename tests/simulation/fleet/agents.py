@@ -36,6 +36,7 @@ from forgeyard.trust.tokens import Token
 from tests.builders import a_registration, some_capabilities, some_resources
 from tests.simulation.fleet.cloud import Cloud, Made, is_running
 from tests.simulation.world import Violated, World
+from tests.trusting import no_evidence
 
 ROUND = 15_000
 TOKEN_KEY = b"k" * 32
@@ -146,6 +147,7 @@ class Agent:
                 tokens.mark(TOKEN_KEY, token),
                 f"{key}/{world.seed}",
                 sign=self._signed,
+                prove=no_evidence,
                 rng=world.ids,
             )
             if isinstance(answer, Alarm):
