@@ -146,8 +146,8 @@ def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
 
 
 def _look(facts: Facts, pace: Pace, now: int) -> Verdict:
-    """Look, unless that was done a moment ago."""
-    left = facts.looked_at + pace.look - now
+    """Look, unless that was done a moment ago, or its provider could not be asked then."""
+    left = max(facts.looked_at + pace.look, facts.next_at) - now
     return Verdict(act=Act.LOOK) if left <= 0 else Verdict(wait=left)
 
 

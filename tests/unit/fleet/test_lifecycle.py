@@ -128,6 +128,8 @@ WAITS = [
     (S.PROVISIONING, {"next_at": NOW + 700}, 700),
     (S.PROVISIONING, {"provider_frozen": True}, RARELY_MS),
     (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 6_000),
+    (S.BOOTSTRAPPING, {**MADE, "next_at": NOW + 900}, 900),
+    (S.HEALTHY, {**MADE, "runner": WELL, "missing_since": NOW, "next_at": NOW + 30}, 30),
     (S.HEALTHY, {**MADE, "runner": WELL}, RARELY_MS),
     (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, PACE.look),
     (S.QUARANTINED, {**MADE, "due_at": NOW + KEPT_MS}, RARELY_MS),
