@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from forgeyard.fleet.lifecycle import (
     KEPT_MS,
     RARELY_MS,
+    SELDOM_MS,
     Act,
     Facts,
     Pace,
@@ -127,10 +128,11 @@ WAITS = [
     (S.REQUESTED, {"provider_frozen": True}, RARELY_MS),
     (S.PROVISIONING, {"next_at": NOW + 700}, 700),
     (S.PROVISIONING, {"provider_frozen": True}, RARELY_MS),
-    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 6_000),
-    (S.HEALTHY, {**MADE, "runner": WELL}, RARELY_MS),
-    (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, PACE.look),
-    (S.QUARANTINED, {**MADE, "due_at": NOW + KEPT_MS}, RARELY_MS),
+    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 24_000),
+    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000, "due_at": NOW + 1}, 1),
+    (S.HEALTHY, {**MADE, "runner": WELL}, SELDOM_MS),
+    (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, 1),
+    (S.QUARANTINED, {**MADE, "due_at": NOW + KEPT_MS}, SELDOM_MS),
     (S.TERMINATING, {**MADE, "asked_at": 0, "next_at": NOW + 500}, 500),
     (S.TERMINATED, {}, 0),
 ]
@@ -213,9 +215,7 @@ def test_nothing_that_its_provider_may_have_counts_as_gone(facts: Facts) -> None
     never_asked = facts.calls == 0 and not facts.has_ref
     refused = facts.operation is Op.FAILED and facts.sightings > 0
     silent = (
-        since is not None
-        and facts.sightings >= 2
-        and facts.looked_at - since >= PACE.visibility
+        since is not None and facts.sightings >= 2 and facts.looked_at - since >= PACE.visibility
     )
     assert never_asked or refused or silent or facts.machine is M.GONE
 
