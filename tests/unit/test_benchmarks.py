@@ -96,6 +96,8 @@ def test_a_forecast_has_a_goal_for_each_load_and_one_for_the_peer_that_was_measu
     assert [goal.goal for goal in forecast.goals_of(figures | peer) if goal not in goals] == [
         "off, ours ÷ statsmodels, regular ≤ 1.1"
     ]
+
+
 def test_lots_and_job_by_job_take_as_many_machines() -> None:
     loads = [
         fleet.Load(name=name, count=count, each=(cpu, 0, 0, 1, 0), offerings=fleet.ANY)
