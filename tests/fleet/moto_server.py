@@ -23,7 +23,8 @@ def moto() -> Iterator[int]:
         (*command, "-p", str(port)),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "AWS_EC2_METADATA_DISABLED": "true"},
+        # Its own images take seconds to read, anew after each reset.
+        env={**os.environ, "MOTO_EC2_LOAD_DEFAULT_AMIS": "false"},
     )
     try:
         deadline = time.monotonic() + READY_WITHIN_S
@@ -39,12 +40,13 @@ def moto() -> Iterator[int]:
 
 def reset(port: int) -> None:
     """Forget everything."""
-    httpx.post(f"http://127.0.0.1:{port}/moto-api/reset", trust_env=False).raise_for_status()
+    url = f"http://127.0.0.1:{port}/moto-api/reset"
+    httpx.post(url, trust_env=False, timeout=READY_WITHIN_S).raise_for_status()
 
 
 def _answers(port: int) -> bool:
     try:
-        httpx.get(f"http://127.0.0.1:{port}/moto-api/data.json", trust_env=False, timeout=5)
+        httpx.get(f"http://127.0.0.1:{port}/moto-api/data.json", trust_env=False, timeout=20)
     except httpx.HTTPError:
         return False
     return True

@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forgeyard.errors import ForgeyardError
 from forgeyard.fleet.ports import Interruption, Machine
 from providers import aws_errors, ec2, records
 
+FEW = settings(max_examples=50, deadline=None)
 TEXT = st.text(max_size=20)
 LEAF = st.none() | st.booleans() | st.integers() | st.floats() | TEXT | st.datetimes()
 KEYS = st.sampled_from(
@@ -44,6 +45,7 @@ def survives(read: Callable[[], object]) -> object:
         return None
 
 
+@FEW
 @given(entry=ENTRY | ANYTHING)
 @example(entry={"InstanceId": "i-1", "State": {"Name": "no-such-state"}})
 def test_any_machine_is_a_machine_or_an_error(entry: object) -> None:
@@ -51,6 +53,7 @@ def test_any_machine_is_a_machine_or_an_error(entry: object) -> None:
     assert found is None or isinstance(found, Machine)
 
 
+@FEW
 @given(answer=ANYTHING)
 def test_any_answer_is_a_page_or_an_error(answer: object) -> None:
     survives(lambda: ec2.page(answer))
@@ -62,6 +65,7 @@ def test_any_answer_is_a_page_or_an_error(answer: object) -> None:
 BODY = TEXT | ANYTHING.map(lambda value: json.dumps(value, default=str))
 
 
+@FEW
 @given(
     message=ANYTHING | st.fixed_dictionaries({"Body": BODY, "ReceiptHandle": TEXT}), text=st.text()
 )
@@ -71,6 +75,7 @@ def test_any_message_is_a_warning_or_nothing(message: object, text: str) -> None
     assert ec2.notice({"Body": text, "ReceiptHandle": "r"}) is None
 
 
+@FEW
 @given(time=st.text() | st.integers() | st.floats(), name=TEXT, state=TEXT)
 def test_a_warning_with_any_time_is_a_warning_or_nothing(
     time: object, name: str, state: str
@@ -85,12 +90,14 @@ def test_a_warning_with_any_time_is_a_warning_or_nothing(
     assert found is None or found.ref == name
 
 
+@FEW
 @given(response=ANYTHING)
 def test_any_error_is_one_of_ours(response: object) -> None:
     error = aws_errors.ours(aws_errors.read(response), what="x", writes=True)
     assert isinstance(error, ForgeyardError)
 
 
+@FEW
 @given(text=st.binary() | ANYTHING.map(lambda value: json.dumps(value, default=str).encode()))
 @example(text=b'{"key":"a","digest":"d","tags":{},"created_at":1,"pid":-1}')
 @example(text=b"[" * 60_000)

@@ -48,7 +48,7 @@ def test_creates_go_as_planned_and_then_as_usual() -> None:
             world.fake.provision(a_request())
     world.make(1)
     assert len(world.fake.existing()) == 2
-    assert world.fake.calls["provision"] == 5
+    assert world.fake.calls["provision"] == 4
 
 
 def test_without_tokens_a_blind_retry_makes_two() -> None:

@@ -199,10 +199,6 @@ class LocalBench:
             os.killpg(process.pid, signal.SIGKILL)
 
 
-AMI = "ami-12c6146b"
-"""An image that moto has."""
-
-
 class AwsBench:
     """moto behind the proxy: tokens count, and machines are seen late."""
 
@@ -211,6 +207,7 @@ class AwsBench:
         proxy.hidden_s = 0.2
         self.provider = AwsProvider(settings_for(proxy.url))
         self.direct: Any = client(proxy.upstream, "ec2")
+        self.ami = self.direct.register_image(Name="agents")["ImageId"]
 
     def request(self, instance: str = "cin_1", **changed: object) -> ProvisionRequest:
         """Wish for an instance that can be had."""
@@ -219,7 +216,7 @@ class AwsBench:
         offering = request.offering
         if not offering.settings:
             offering = replace(
-                offering, machine=offering.machine or "m5.large", settings={"ami": AMI}
+                offering, machine=offering.machine or "m5.large", settings={"ami": self.ami}
             )
         return replace(request, offering=offering)
 
@@ -243,7 +240,7 @@ class AwsBench:
         """Make a machine that nobody here asked for."""
         listed = [{"Key": key, "Value": value} for key, value in tags.items()]
         made = self.direct.run_instances(
-            ImageId=AMI,
+            ImageId=self.ami,
             InstanceType="m5.large",
             MinCount=1,
             MaxCount=1,

@@ -21,7 +21,6 @@ from forgeyard.model.fleet import Market, Offering
 from providers.aws import AwsProvider
 from tests.fleet.requests import OURS, sought
 from tests.integration.contract.benches import (
-    AMI,
     GONE,
     AwsBench,
     client,
@@ -31,7 +30,6 @@ from tests.integration.contract.benches import (
 )
 
 pytestmark = pytest.mark.integration
-SPOT = Offering(name="spot", machine="m5.large", market=Market.PREEMPTIBLE, settings={"ami": AMI})
 TIME = "2026-11-30T12:00:00Z"
 TIME_MS = 1_796_040_000_000
 
@@ -113,14 +111,14 @@ def test_a_machine_starts_with_its_token_and_is_tagged_to_the_last_disk(aws: Aws
 @pytest.mark.case("FLT-020")
 def test_the_request_of_a_spot_machine_ends_with_it_and_makes_no_other(aws: AwsBench) -> None:
     aws.proxy.persistent = True
-    request = aws.request(offering=SPOT)
+    request = aws.request(offering=Offering(name="spot", market=Market.PREEMPTIBLE))
     made = running(aws, request)
     (call,) = aws.proxy.called("RunInstances")
     assert call["InstanceMarketOptions.SpotOptions.SpotInstanceType"] == "one-time"
     aws.provider.terminate(sought(request, made.ref))
     aws.until(lambda: state_of(aws, request) in GONE)
     assert aws.existing() == []
-    aws.plant({})
+    aws.plant({"Name": "clone"})
     assert [one.ref for one in aws.provider.list_machines(OURS).machines] == [made.ref]
 
 
@@ -222,10 +220,10 @@ def test_without_a_queue_there_are_no_warnings(aws: AwsBench) -> None:
 
 
 def test_the_doctor_tries_everything_and_makes_nothing(aws: AwsBench) -> None:
-    good = Offering(name="good", machine="m5.large", settings={"ami": AMI})
+    good = Offering(name="good", machine="m5.large", settings={"ami": aws.ami})
     no_image = replace(good, name="no-image", settings={"ami": "ami-00000000000000000"})
-    no_subnet = replace(good, name="no-subnet", settings={"ami": AMI, "subnet": "subnet-9"})
-    wrong = replace(good, name="wrong", settings={"ami": AMI, "kye": "x"})
+    no_subnet = replace(good, name="no-subnet", settings={"ami": aws.ami, "subnet": "subnet-9"})
+    wrong = replace(good, name="wrong", settings={"ami": aws.ami, "kye": "x"})
     checks = aws.provider.check((good, no_image, no_subnet, wrong))
     assert {check.name: check.level for check in checks} == {
         "region us-east-1": CheckLevel.OK,
