@@ -255,7 +255,7 @@ def _demand_few(connection: sa.Connection, row: Row, *, now: int) -> None:
         )
 
 
-def _open_of(row: Row, *, now: int) -> sa.Select[tuple[object, ...]]:
+def _open_of(row: Row, *, now: int) -> sa.Select[*tuple[object, ...]]:
     return (
         sa.select(_reservations)
         .where(
