@@ -80,9 +80,9 @@ class People:
 
     def begin(self) -> None:
         """Apply the fleets, and let everybody do things from now on."""
-        for name in self.specs:
-            self._apply(name)
         world = self.world
+        for name in self.specs:
+            world.after(10, name, lambda name=name: self._apply(name))
         world.after(1_000, "people", self._submit)
         world.after(world.between(5_000, 40_000), "fate", self._befall)
         world.after(world.between(60_000, 200_000), "operator", self._operate)

@@ -58,7 +58,7 @@ class Scene:
             self.world.step()
         self.world.database.time.reach(until)
 
-    def run_until(self, holds: Callable[[], object], *, within: float = 30) -> float:
+    def run_until(self, holds: Callable[[], object], *, within: float = 12) -> float:
         """Let time pass until something holds; tell how many minutes that took."""
         began = self.world.now_ms
         while not holds():

@@ -74,7 +74,6 @@ def test_another_offering_is_another_wish(database: Database) -> None:
 @pytest.mark.case("FLT-005", "FLT-070", "FLT-091")
 def test_two_workers_that_see_the_same_demand_make_one_machine(database: Database) -> None:
     scene = Scene(database, a_spec(scaling=replace(SCALING, max=1)))
-    scene.submit(3)
     turn, ticks = database.turn, []
 
     def meanwhile() -> None:
@@ -82,6 +81,7 @@ def test_two_workers_that_see_the_same_demand_make_one_machine(database: Databas
         ticks.append(scene.tick())
 
     scene.run(0.02)
+    scene.submit(3)
     turn.meanwhile = meanwhile
     ticks.append(scene.tick())
     other = Control(scene.world, scene.story.clouds)
@@ -182,20 +182,22 @@ def test_a_machine_that_dies_before_its_agent_comes_ends(database: Database) -> 
 @pytest.mark.case("FLT-023", "FLT-092")
 def test_what_an_old_worker_hears_late_is_not_written_down(database: Database) -> None:
     scene = Scene(database, a_spec(scaling=keeping(1)))
-    scene.run(0.02)
-    (row,) = scene.rows()
 
     def used_up() -> None:
-        if scene.rows()[0]["calls"] == 1 and scene.cloud.made:
+        """Let another worker begin a new generation as soon as the first machine is made."""
+        if scene.cloud.made:
             database.turn.meanwhile = lambda: None
+            (made,) = scene.cloud.made.values()
+            made.is_late = True
             scene.world.change(machines.used_up, scene.rows()[0])
 
     database.turn.meanwhile = used_up
-    scene.story.control.machines.advance_instance(contracts.Machine(instance_id=row["instance_id"]))
-    (after,) = scene.rows()
-    (first, *_) = scene.cloud.made
-    assert after["generation"] == 2
-    assert after["provider_ref"] != first
+    scene.run(0.02)
+    (row,) = scene.rows()
+    (first, second) = scene.cloud.made
+    assert row["generation"] == 2
+    assert row["provider_ref"] == second != first
+    scene.run_until(lambda: scene.cloud.left() == [second])
 
 
 @pytest.mark.case("FLT-036", "FLT-094", "FLT-105")

@@ -301,8 +301,13 @@ def test_every_machine_that_never_works_ends_in_bounded_time(
         due_at=None if started else facts.due_at or NOW + 20 * MINUTE,
         machine=M.GONE if facts.state is S.HEALTHY else facts.machine,
     )
+    if facts.state is S.REQUESTED:
+        facts = Facts(state=S.REQUESTED)
     asked = facts.calls > 0 or facts.has_ref
-    driven = Driven(facts, exists=exists and asked, lost=lost)
+    seen = facts.machine is not M.GONE and facts.missing_since is None
+    seen = seen and facts.state is not S.TERMINATED
+    seen = seen and facts.operation in (Op.UNKNOWN, Op.SUCCEEDED)
+    driven = Driven(facts, exists=exists and asked and seen, lost=lost)
     driven.run(KEPT_MS)
     assert driven.facts.state is S.TERMINATED
     assert not driven.exists or facts.machine is M.GONE
