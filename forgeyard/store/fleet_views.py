@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -17,6 +17,7 @@ from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import DAY_MS, CapacityClass, Market, Offering, Override
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import codec, fleet_tables, fleets, tables
+from forgeyard.store.batch import Query
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.fleets import FleetRecord
@@ -191,7 +192,7 @@ def _standings(
 
 def _by_fleet(
     connection: sa.Connection,
-    query: sa.Select[*tuple[Any, ...]],
+    query: Query,
     *,
     given: Mapping[str, object],
 ) -> Mapping[str, list[Row]]:
