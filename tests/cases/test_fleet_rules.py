@@ -246,8 +246,8 @@ def test_a_class_for_which_machines_came_up_in_vain_gets_no_more_of_them() -> No
 
 @pytest.mark.case("FLT-050")
 def test_a_machine_that_the_scheduler_refuses_is_not_reckoned_on() -> None:
-    """There is an idle one, and yet the jobs found no room: another is made, and none goes."""
-    decision = decided(a_fleet(instances=(an_instance("unsuited"),)), 1)
+    """Three are idle, and yet the job found no room: another is made, and meanwhile none goes."""
+    decision = decided(a_fleet(instances=some(3, an_instance)), 1)
     assert len(decision.launch) == 1
     assert decision.drain == ()
 

@@ -12,6 +12,7 @@ from forgeyard.scheduler.demand import Demand, DemandClass, class_of, unmet
 from forgeyard.scheduler.readings import Readings
 from forgeyard.scheduler.scopes import Quota, SchedulingScope, Usage
 from forgeyard.scheduler.snapshot import SchedulingJob, SchedulingRunner
+from forgeyard.scheduler.standing import SchedulingPool, Sharing
 from tests.scheduling import MINUTE, NOW, POLICY, a_job, a_runner, a_snapshot, amounts
 
 
@@ -50,6 +51,18 @@ def test_no_batch_limits_demand() -> None:
     pressed = Readings(outbox_lag_ms=15_000)
     snapshot = a_snapshot(jobs(3_000), [a_runner("a"), a_runner("b")], readings=pressed)
     assert only(unmet(snapshot, SchedulingPolicy(batch=1))).count == 3_000 - 8
+
+
+def test_what_is_lent_once_all_had_their_turn_is_room_however_small_the_batch() -> None:
+    lent = SchedulingPool(
+        pool_id="pol_x",
+        sharing=Sharing.RESERVED,
+        owner_id="prj_x",
+        owner="project x",
+        spillover=True,
+    )
+    runners = (a_runner("a", total=amounts(1_000, 12, 100, 1)), a_runner("b", pool=lent))
+    assert unmet(a_snapshot(jobs(5), runners), SchedulingPolicy(batch=1)).classes == ()
 
 
 @pytest.mark.requirement("DEM-010")
