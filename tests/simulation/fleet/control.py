@@ -104,9 +104,9 @@ class Reconciler:
         world, is_over = self._world, False
         try:
             self._observe()
+            if world.weather.strikes(RIVAL, 0.25):
+                world.after(0, f"rival of {self.fleet.name}", self._rival)
             is_over = self._tick()
-            if world.weather.strikes(RIVAL, 0.15):
-                world.after(world.between(0, 500), f"rival of {self.fleet.name}", self._rival)
         except Crashed:
             pass
         except ForgeyardError as error:
