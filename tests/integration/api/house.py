@@ -32,6 +32,7 @@ from tests.builders import RNG, a_registration, some_capabilities
 TOKEN = "sesame-open"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
 NO_ISSUER = OidcConfig()
+PATIENT = ApiConfig(long_poll_s=10)
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)
 
 
@@ -183,6 +184,7 @@ async def open_house(
     *,
     limits: LimitsConfig = LIMITS,
     oidc: OidcConfig = NO_ISSUER,
+    api: ApiConfig = PATIENT,
 ) -> AsyncIterator[House]:
     """Run the reader of the polls and connect clients to both applications."""
     policy = SchedulingPolicy()
@@ -195,7 +197,7 @@ async def open_house(
     blobs = FileBlobStore(folder / "blobs")
     reader = AssignmentReader(assignments, period_s=0.01)
     policies = PolicyCache(policy)
-    config = Config(data_dir=folder, limits=limits, oidc=oidc, api=ApiConfig(long_poll_s=10))
+    config = Config(data_dir=folder, limits=limits, oidc=oidc, api=api)
     deps = ApiDependencies(
         engine=engine,
         blobs=blobs,
