@@ -104,7 +104,8 @@ async def fuzz(
         if turn == 0:
             put(case.query, known)
             put(case.body, known)
-            case.body = known[BODY] if isinstance(case.body, bytes) else case.body
+            if case.media_type == "application/octet-stream":
+                case.body = known[BODY]
         judge(case, send, told)
 
     await asyncio.to_thread(each)

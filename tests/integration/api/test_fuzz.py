@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,30 +53,18 @@ class Presenting:
         await self._app(scope, receive, send)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Street:
-    """Where houses are built one after the other, each on an empty database."""
+@pytest.fixture
+def renew(sqlite_engine: sa.Engine, sqlite_template: Path) -> Callable[[], None]:
+    """Put an empty store in the place of the one that was; nobody may be at work then."""
+    path = Path(str(sqlite_engine.url.database))
 
-    engine: sa.Engine
-    template: Path
-    folder: Path
-
-    @asynccontextmanager
-    async def house(self, api: ApiConfig) -> AsyncIterator[House]:
-        """Open both applications on a fresh store."""
-        self.engine.dispose()
-        path = Path(str(self.engine.url.database))
+    def again() -> None:
+        sqlite_engine.dispose()
         for name in (path.name, f"{path.name}-wal", f"{path.name}-shm"):
             path.with_name(name).unlink(missing_ok=True)
-        shutil.copyfile(self.template, path)
-        async with open_house(self.engine, self.folder, api=api) as house:
-            yield house
+        shutil.copyfile(sqlite_template, path)
 
-
-@pytest.fixture
-def street(sqlite_engine: sa.Engine, sqlite_template: Path, tmp_path: Path) -> Street:
-    make_authority(tmp_path)
-    return Street(engine=sqlite_engine, template=sqlite_template, folder=tmp_path)
+    return again
 
 
 async def people_know(house: House, path: str) -> Known:
@@ -202,40 +190,39 @@ async def agents_know(house: House, session_id: str, path: str) -> Known:
     }
 
 
-async def fuzz_people(street: Street, told: Told, **how: int) -> None:
-    async with street.house(BRIEF) as house:
-        routes = list(operations(house.public))
-    for operation in routes:
-        async with street.house(BRIEF) as house:
-            known = await people_know(house, operation.path)
-            await fuzz(house.people, operation, known, told, **how)
+async def fuzz_people(house: House, operation: Any, told: Told, **how: int) -> None:
+    known = await people_know(house, operation.path)
+    await fuzz(house.people, operation, known, told, **how)
 
 
-async def fuzz_agents(street: Street, told: Told, **how: int) -> None:
-    async with street.house(BY_CERTIFICATE) as house:
-        routes = list(operations(house.agent))
-    for operation in routes:
-        async with street.house(BY_CERTIFICATE) as house, runner_of(house) as (speaking, session):
-            known = await agents_know(speaking, session, operation.path)
-            await fuzz(speaking.agents, operation, known, told, **how)
+async def fuzz_agents(house: House, operation: Any, told: Told, **how: int) -> None:
+    async with runner_of(house) as (speaking, session_id):
+        known = await agents_know(speaking, session_id, operation.path)
+        await fuzz(speaking.agents, operation, known, told, **how)
 
 
-@pytest.mark.parametrize(("which", "least"), [("public", 300), ("agent", 100)])
+FUZZ = {"public": (BRIEF, fuzz_people, 300), "agent": (BY_CERTIFICATE, fuzz_agents, 100)}
+
+
+@pytest.mark.parametrize("which", FUZZ)
 async def test_no_drawn_request_brings_about_an_error_of_ours(
-    street: Street,
+    sqlite_engine: sa.Engine,
+    renew: Callable[[], None],
+    tmp_path: Path,
     which: str,
-    least: int,
     pytestconfig: pytest.Config,
     record_property: Callable[[str, object], None],
 ) -> None:
     """S22: no 5xx, and every answer is of the type and the shape that the document says."""
+    api, fuzz_one, least = FUZZ[which]
+    cases, begin = (pytestconfig.getoption(f"--{name}") for name in ("fuzz-cases", "chaos-seed"))
     told = Told()
-    how: dict[str, Any] = {
-        "cases": pytestconfig.getoption("--fuzz-cases"),
-        "begin": pytestconfig.getoption("--chaos-seed"),
-    }
-    await {"public": fuzz_people, "agent": fuzz_agents}[which](street, told, **how)
-    record_property(f"S22 {which}", f"{told}; {told.held} held; never served {told.unserved()}")
+    make_authority(tmp_path)
+    async with open_house(sqlite_engine, tmp_path, api=api) as house:
+        for operation in operations(getattr(house, which)):
+            renew()
+            await fuzz_one(house, operation, told, cases=cases, begin=begin)
+    record_property(f"S22 {which}", f"{told}; {told.held} held; {told.unserved()} never served")
     assert told.faults == [], "\n".join(told.faults[:20])
     assert told.of(2) >= least
     assert told.unserved() <= NEVER_2XX[which]
