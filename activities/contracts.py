@@ -16,9 +16,13 @@ ATTEMPT_LEASE: Final = "AttemptLease"
 SCHEDULER_LOOP: Final = "SchedulerLoop"
 SCHEDULING_CYCLE: Final = "SchedulingCycle"
 UPKEEP: Final = "Upkeep"
+FLEET_RECONCILE: Final = "FleetReconcile"
+CAPACITY_INSTANCE: Final = "CapacityInstance"
 
 WAKE: Final = "wake"
 ATTEMPT_EVENT: Final = "event"
+POKE: Final = "poke"
+COMMAND: Final = "command"
 
 LEASE_GRANTED: Final = "lease.granted"
 ATTEMPT_FINISHED: Final = "attempt.finished"
@@ -33,6 +37,8 @@ KIND_ATTEMPT: Final = "attempt"
 KIND_CYCLE: Final = "cycle"
 KIND_LOOP: Final = "loop"
 KIND_UPKEEP: Final = "upkeep"
+KIND_FLEET: Final = "fleet"
+KIND_INSTANCE: Final = "instance"
 
 
 def attributes(kind: str, *more: SearchAttributePair[str]) -> TypedSearchAttributes:
@@ -62,6 +68,21 @@ def cycle_workflow_id(partition: str, number: int) -> str:
 def upkeep_workflow_id(partition: str) -> str:
     """Name the upkeep of a partition."""
     return f"upkeep/{partition}"
+
+
+def provider_queue(queue: str) -> str:
+    """Name the queue of what calls providers, beside the queue of everything else."""
+    return f"{queue}-provider"
+
+
+def fleet_workflow_id(fleet_id: str) -> str:
+    """Name the reconciler of a fleet."""
+    return f"fleet/{fleet_id}"
+
+
+def instance_workflow_id(instance_id: str) -> str:
+    """Name the workflow of one machine."""
+    return f"instance/{instance_id}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,6 +300,133 @@ class Forgotten:
     logs: int
     artifacts: int
     blobs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """A fleet, and the partition whose jobs it serves."""
+
+    fleet_id: str
+    partition: str
+    name: str = ""
+    """For those who read the list of workflows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetCommand:
+    """What a person asks of a fleet, from wherever; the actor is what he says he is."""
+
+    action: str
+    """`activate`, `freeze`, `scale_up_only`, `drain` or `scale`."""
+    reason: str
+    actor: str = "temporal"
+    count: int = 0
+    """How many machines there shall be, where the fleet is scaled."""
+    for_ms: int = 0
+    """For how long; 0 is as long as overrides last if nobody says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetOrder:
+    """A command for one fleet; carried out once, however often it comes."""
+
+    fleet_id: str
+    command: FleetCommand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ordered:
+    """What came of a command, in one line."""
+
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetState:
+    """What a reconciler carries from one run of its workflow to the next."""
+
+    fleet: Fleet
+    rounds: int = 0
+    rounds_per_run: int = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine to look after, and the name of its runner for those who read lists."""
+
+    instance_id: str
+    runner_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetTick:
+    """What one look at a fleet came to."""
+
+    gone: bool = False
+    """It was deleted, and nothing of it is left."""
+    wanted: int = 0
+    usable: int = 0
+    launched: int = 0
+    drained: int = 0
+    state: str = ""
+    health: str = ""
+    line: str = ""
+    """The decision, as people read it."""
+    untended: tuple[Machine, ...] = ()
+    """Machines that nobody looks after."""
+    wait_ms: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What a look at a provider showed, or why nobody looked."""
+
+    machines: int = 0
+    orphans: int = 0
+    interrupted: int = 0
+    skipped: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceState:
+    """What the workflow of a machine carries from one run to the next."""
+
+    machine: Machine
+    rounds_per_run: int = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """Where a machine stands, and how long nothing is to be done about it."""
+
+    state: str
+    ended: bool
+    wait_ms: int
+    line: str = ""
+
+
+@activity.defn(name="fleet.tick")
+def tick_fleet(request: Fleet) -> FleetTick:
+    """Decide about a fleet, and make the decision real in SQL."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="fleet.observe")
+def observe_fleet(request: Fleet) -> Observed:
+    """Look at what the provider of a fleet has, and hear what it announces."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="fleet.command")
+def command_fleet(request: FleetOrder) -> Ordered:
+    """Carry out what a person asks of a fleet."""
+    raise NotImplementedError(request)
+
+
+@activity.defn(name="instance.advance")
+def advance_instance(request: Machine) -> Advanced:
+    """Take a machine one step on its way, looking before anything is asked for again."""
+    raise NotImplementedError(request)
 
 
 @activity.defn(name="cycle.pending")

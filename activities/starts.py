@@ -112,6 +112,27 @@ async def start_upkeep(client: Client, partition: str, *, period_ms: int, task_q
     return True
 
 
+async def start_fleet(client: Client, fleet: contracts.Fleet, *, task_queue: str) -> bool:
+    """Start the reconciler of a fleet; tell whether it was missing."""
+    try:
+        await client.start_workflow(
+            contracts.FLEET_RECONCILE,
+            contracts.FleetState(fleet=fleet),
+            id=contracts.fleet_workflow_id(fleet.fleet_id),
+            task_queue=task_queue,
+            search_attributes=contracts.attributes(contracts.KIND_FLEET),
+            static_summary=_summary(f"fleet {fleet.name}"),
+            static_details=(
+                f"Decides how many machines fleet **{_plain(fleet.name)}** has, and why.\n\n"
+                f"`forgeyard fleet explain {_plain(fleet.name)}` tells the same."
+            ),
+            rpc_timeout=RPC_TIMEOUT,
+        )
+    except WorkflowAlreadyStartedError:
+        return False
+    return True
+
+
 def _plain(text: str) -> str:
     """Keep a name from being read as markup or from breaking its line."""
     return "".join(

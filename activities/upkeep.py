@@ -14,7 +14,7 @@ from forgeyard.config import RetentionConfig
 from forgeyard.errors import Unavailable
 from forgeyard.model.policy import ReconcilePolicy, SchedulingPolicy, SweepPolicy
 from forgeyard.scheduler.findings import FindingOutcome
-from forgeyard.store import beats, lineage, policies, retention
+from forgeyard.store import beats, fleet_decisions, lineage, policies, retention
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import read, write
 from forgeyard.store.reconcile import passes
@@ -101,13 +101,25 @@ class UpkeepActivities:
 
     @activity.defn(name="upkeep.ensure_loop")
     async def ensure_loop(self, request: contracts.Partition) -> bool:
-        """Start the scheduler loop if it does not run."""
+        """Start the scheduler loop if it does not run, and the reconcilers of fleets."""
         try:
+            await self._ensure_fleets(request.partition)
             return await starts.start_loop(
                 self._client, request.partition, task_queue=self._task_queue
             )
         except RPCError as error:
             raise Unavailable(f"Temporal does not answer: {error}") from error
+
+    async def _ensure_fleets(self, partition: str) -> None:
+        """Start the reconcilers that do not run and whose fleets nobody has looked at of late."""
+        for fleet_id, name in await asyncio.to_thread(self._untended_fleets):
+            fleet = contracts.Fleet(fleet_id=fleet_id, partition=partition, name=name)
+            if await starts.start_fleet(self._client, fleet, task_queue=self._task_queue):
+                activity.logger.info("the reconciler of fleet %s did not run; it does now", name)
+
+    def _untended_fleets(self) -> list[tuple[str, str]]:
+        with read(self._engine) as connection:
+            return fleet_decisions.untended(connection)
 
 
 def _first(done: Reconciled) -> str:

@@ -6,6 +6,8 @@ directories, so neither a link that is there nor one put there meanwhile leads o
 
 import errno
 import os
+import shutil
+import stat
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -99,3 +101,29 @@ def _make(parent: int, name: str) -> int:
     with suppress(FileExistsError):
         os.mkdir(name, 0o755, dir_fd=parent)
     return _enter(parent, name)
+
+
+def remove_tree(folder: Path) -> bool:
+    """Remove everything below a directory, also what was made read-only; tell whether it is gone.
+
+    Only once nobody writes there any more.
+    """
+    # Root needs nobody's leave, and must follow no path that a process of the job may swap.
+    shutil.rmtree(folder, onerror=_leave if os.geteuid() == 0 else _insist)
+    return not folder.exists()
+
+
+def _leave(_function: Callable[..., object], _path: str, _failure: object) -> None:
+    """Go on with the rest; whoever asked looks whether anything stays."""
+
+
+def _insist(function: Callable[..., object], path: str, _failure: object) -> None:
+    """Make a directory writable that a job locked, and try once more."""
+    with suppress(OSError):
+        for folder in (os.path.dirname(path), path):
+            if not os.path.islink(folder) and os.path.isdir(folder):
+                os.chmod(folder, stat.S_IRWXU)
+        if function in (os.unlink, os.rmdir):
+            function(path)
+        else:
+            shutil.rmtree(path, ignore_errors=True)

@@ -256,6 +256,48 @@ class PortTaken(Unavailable):
     code = "standalone.port_taken"
 
 
+class Throttled(Unavailable):
+    """A provider asks for patience; `retry_after_s` says for how much, if it said."""
+
+    code = "provider.throttled"
+
+    def __init__(
+        self, message: str, *, retry_after_s: float | None = None, field: str = ""
+    ) -> None:
+        super().__init__(message, field=field or None)
+        self.retry_after_s = retry_after_s
+
+
+class OutOfCapacity(Unavailable):
+    """A provider has no such machine left, at this place and on these terms: try another one."""
+
+    code = "provider.out_of_capacity"
+
+
+class ProviderQuotaExceeded(Unavailable):
+    """The account may not have more of this; a person has to ask the provider."""
+
+    code = "provider.quota_exceeded"
+
+
+class NeverCameUp(Unavailable):
+    """A machine was made, and no runner of its class came of it."""
+
+    code = "provider.never_came_up"
+
+
+class Denied(Rejected):
+    """A provider does not allow our credentials to do this."""
+
+    code = "provider.denied"
+
+
+class InvalidSpec(Rejected):
+    """A provider does not understand what it was asked for."""
+
+    code = "provider.invalid_spec"
+
+
 class Ambiguous(ForgeyardError):
     """An external effect may or may not have happened; inspect before retrying."""
 

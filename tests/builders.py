@@ -13,6 +13,7 @@ from forgeyard.model.capability import (
     Toolchain,
     TrustClass,
 )
+from forgeyard.model.fleet import CapacityClass, FleetSpec
 from forgeyard.model.ids import SessionId
 from forgeyard.model.job import JobSpec, Step
 from forgeyard.model.location import SOMEWHERE, Location
@@ -47,6 +48,12 @@ def a_job_spec(name: str = "build", *, run: str = "true", **changed: object) -> 
     """Describe a job of one step; every field of JobSpec may be given."""
     spec = JobSpec(name=name, steps=(Step(name="run", run=run),))
     return replace(spec, **changed)
+
+
+def a_fleet_spec(name: str = "builders", **changed: object) -> FleetSpec:
+    """Describe a fleet of small machines; every field of FleetSpec may be given."""
+    resources = some_resources(cpu=4_000, memory=8 * GIB, disk=20 * GIB, slots=4)
+    return replace(FleetSpec(name=name, capacity=CapacityClass(resources=resources)), **changed)
 
 
 def a_run_spec(*jobs: JobSpec, name: str = "demo", timeout: int = 86_400_000) -> RunSpec:

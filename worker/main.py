@@ -6,15 +6,17 @@ It also sees to it that upkeep lives, for everything else is upkeep's to restart
 import asyncio
 import contextlib
 import logging
+from collections.abc import Sequence
 from typing import Final
 
 from temporalio.client import Client
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError
-from temporalio.worker import UnsandboxedWorkflowRunner
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import production, starts
 from activities.connection import connect
+from activities.fleets import Rhythm
 from forgeyard import telemetry, tracing
 from forgeyard.config import Config, Profile
 from forgeyard.errors import StoreUnavailable
@@ -22,9 +24,11 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
+from worker.infrastructure import home, infrastructures
 from worker.sole import sole_scheduler
 from worker.wiring import (
     Parts,
+    build_provider_worker,
     build_worker,
     own_runtime,
     register_search_attributes,
@@ -60,6 +64,11 @@ async def run_worker(
         blobs=FileBlobStore(config.blob_dir()),
         retention=config.retention,
         sql_slots=max(1, config.store.pool - UNUSED_CONNECTIONS),
+        providers=infrastructures(config, engine),
+        home=home(config),
+        rhythm=Rhythm(
+            look=int(config.fleets.look_s * 1000), observe=int(config.fleets.observe_s * 1000)
+        ),
         version=version_of(config.worker),
         # Tests and replay run in the sandbox; here it would cost a third of the worker's time.
         runner=UnsandboxedWorkflowRunner(),
@@ -115,7 +124,7 @@ async def connected(
 
 async def serve(client: Client, partition: str, parts: Parts, stop: asyncio.Event) -> None:
     """Run one worker until `stop` is set or it breaks; guard upkeep meanwhile."""
-    worker = build_worker(client, parts)
+    workers = (build_worker(client, parts), build_provider_worker(client, parts))
     if parts.version is not None:
         logger.info(
             "serving what began on build %s, and what begins once it is current: temporal worker "
@@ -124,19 +133,26 @@ async def serve(client: Client, partition: str, parts: Parts, stop: asyncio.Even
             parts.version.deployment_name,
             parts.version.build_id,
         )
-    running = asyncio.create_task(worker.run())
+    running = asyncio.create_task(_run_all(workers))
     guard = asyncio.create_task(guard_upkeep(client, partition, parts, stop))
     stopped = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
             logger.info("stopping: finishing the activities under way")
-            await worker.shutdown()
+            await asyncio.gather(*(worker.shutdown() for worker in workers))
         await _until_ended(running, stop)
     finally:
         for task in (guard, stopped):
             task.cancel()
         await asyncio.gather(guard, stopped, return_exceptions=True)
+
+
+async def _run_all(workers: Sequence[Worker]) -> None:
+    """Run workers until they are shut down; if one breaks, none goes on alone."""
+    async with asyncio.TaskGroup() as group:
+        for worker in workers:
+            group.create_task(worker.run())
 
 
 async def guard_upkeep(client: Client, partition: str, parts: Parts, stop: asyncio.Event) -> None:
@@ -161,8 +177,8 @@ async def _until_ended(running: asyncio.Task[None], stop: asyncio.Event) -> None
     """Wait for the worker's end; a worker that broke is told of and replaced by the caller."""
     try:
         await running
-    except (RPCError, RuntimeError) as error:
-        logger.error("the worker broke, starting another: %s", error)
+    except* (RPCError, RuntimeError) as errors:
+        logger.error("the worker broke, starting another: %s", errors.exceptions[0])
         await _rest(stop, FIRST_RETRY_S)
 
 

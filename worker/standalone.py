@@ -13,7 +13,7 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -36,6 +36,7 @@ from forgeyard.store.engine import open_engine
 from forgeyard.store.lineage import ADVICE
 from forgeyard.store.migrate import upgrade
 from forgeyard.trust.keys import save_private
+from providers.local import living
 from worker.sole import held
 
 Say = Callable[[str], None]
@@ -133,6 +134,7 @@ class Standalone:
         for child in reversed(self._children):
             _end(child.process)
         self._children.clear()
+        _end_machines(self._settings.data_dir)
         for name in ("endpoints.json", "processes.json"):
             (self._settings.data_dir / name).unlink(missing_ok=True)
 
@@ -178,6 +180,9 @@ class Standalone:
             FORGEYARD_API__AGENT_HOST=settings.api.agent_host,
             FORGEYARD_API__AGENT_PORT=str(httpx.URL(endpoints.agent_url).port),
             FORGEYARD_API__AGENT_IDENTITY=settings.api.agent_identity,
+            FORGEYARD_FLEETS=settings.fleets.model_copy(
+                update={"agent_url": settings.fleets.agent_url or endpoints.agent_url}
+            ).model_dump_json(),
             FORGEYARD_AGENT=settings.agent.model_dump_json(),
         )
 
@@ -318,6 +323,7 @@ def running(settings: Config, *, agents: int, say: Say) -> Generator[Standalone]
     settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     with _only_one(settings.data_dir):
         end_leftovers(settings.data_dir, say=say)
+        _end_machines(settings.data_dir)
         system = Standalone(settings, say=say)
         try:
             system.start(agents=agents)
@@ -423,6 +429,21 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             _kill_group(process.pid, signal.SIGKILL)
             process.wait(STOP_WITHIN_S)
+
+
+def _end_machines(data_dir: Path) -> None:
+    """End the agents that local fleets have started: they would outlive us, and find nobody."""
+    roots = tuple((data_dir / "fleet").glob("*"))
+    running = [process for root in roots for process in living(root)]
+    for process in running:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGINT)
+    deadline = clock.monotonic() + STOP_WITHIN_S
+    while running and clock.monotonic() < deadline:
+        running = [process for root in roots for process in living(root)]
+        time.sleep(0.1)
+    for process in running:
+        _kill_group(process.pid, signal.SIGKILL)
 
 
 def _is_agent(process: subprocess.Popen[bytes]) -> bool:

@@ -5,6 +5,7 @@ Knows every workflow and activity, and no rule.
 
 import logging
 import os
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,7 +26,9 @@ from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxR
 
 from activities import contracts
 from activities.failures import TypedFailures
+from activities.fleets import FleetActivities, Rhythm
 from activities.leasing import LeasingActivities
+from activities.provisioning import Home, Infrastructure, ProvisioningActivities
 from activities.relay import RelayActivities, Waker
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import RetentionActivities, UpkeepActivities
@@ -36,12 +39,17 @@ from forgeyard.model.location import SOMEWHERE, Location
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store.blobs import BlobStore
 from workflows.attempt_lease import AttemptLease
+from workflows.capacity_instance import CapacityInstance
+from workflows.fleet_reconcile import FleetReconcile
 from workflows.scheduler_loop import SchedulerLoop
 from workflows.scheduling_cycle import SchedulingCycle
 from workflows.upkeep import Upkeep
 
 PURE: Final = ("forgeyard", "activities")
-WORKFLOWS: Final = (SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep)
+WORKFLOWS: Final = (
+    *(SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep),
+    *(FleetReconcile, CapacityInstance),
+)
 STICKY_TIMEOUT: Final = timedelta(seconds=2)
 GRACE: Final = timedelta(seconds=30)
 ACTIVITY_POLLS: Final = 2
@@ -65,6 +73,12 @@ class Parts:
     """Activities at once; keep it below the engine's pool, for the relay needs some too."""
     upkeep_check_s: float = 10.0
     """How often the worker looks whether upkeep lives."""
+    providers: Mapping[str, Infrastructure] = field(default_factory=dict[str, Infrastructure])
+    home: Home = field(default_factory=lambda: Home(url=""))
+    """Where the machines of fleets go."""
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    provider_slots: int = 8
+    """Calls to providers at once."""
     version: WorkerDeploymentVersion | None = None
     """Which build this is; None takes whatever there is to do, whoever began it."""
     runner: WorkflowRunner = field(default_factory=lambda: sandbox())
@@ -114,6 +128,7 @@ def build_worker(client: Client, parts: Parts) -> Worker:
     posting = RelayActivities(client, engine, task_queue=queue)
     upkeep = UpkeepActivities(client, engine, policy, task_queue=queue)
     keeping = RetentionActivities(engine, parts.blobs, parts.retention)
+    fleets = _fleet_activities(parts)
     return Worker(
         client,
         task_queue=queue,
@@ -129,6 +144,8 @@ def build_worker(client: Client, parts: Parts) -> Worker:
             upkeep.reconcile,
             upkeep.ensure_loop,
             keeping.forget,
+            fleets.tick_fleet,
+            fleets.command_fleet,
         ],
         activity_executor=ThreadPoolExecutor(parts.sql_slots, thread_name_prefix="activity"),
         max_concurrent_activities=parts.sql_slots,
@@ -139,6 +156,31 @@ def build_worker(client: Client, parts: Parts) -> Worker:
         interceptors=[TypedFailures()],
         workflow_runner=parts.runner,
         deployment_config=_deployment(parts.version),
+    )
+
+
+def build_provider_worker(client: Client, parts: Parts) -> Worker:
+    """Assemble a worker that calls providers: on a queue of its own, for calls take long."""
+    fleets = _fleet_activities(parts)
+    provisioning = ProvisioningActivities(
+        parts.engine, parts.policy, parts.providers, parts.home, rng=entropy.system()
+    )
+    return Worker(
+        client,
+        task_queue=contracts.provider_queue(parts.task_queue),
+        activities=[fleets.observe_fleet, provisioning.advance_instance],
+        activity_executor=ThreadPoolExecutor(parts.provider_slots, thread_name_prefix="provider"),
+        max_concurrent_activities=parts.provider_slots,
+        max_concurrent_activity_task_polls=min(ACTIVITY_POLLS, parts.provider_slots),
+        graceful_shutdown_timeout=GRACE,
+        interceptors=[TypedFailures()],
+        deployment_config=_deployment(parts.version),
+    )
+
+
+def _fleet_activities(parts: Parts) -> FleetActivities:
+    return FleetActivities(
+        parts.engine, parts.policy, parts.providers, parts.rhythm, rng=entropy.system()
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from forgeyard.agent import host, toolchains
 from forgeyard.agent.equipment import equipment
 from forgeyard.agent.isolation import NOTHING, Isolation
-from forgeyard.config import AgentConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.capability import (
     REPORT_VERSION,
     Architecture,
@@ -81,13 +81,27 @@ async def report(
     Raises:
         InvalidQuantity: naming the setting, when an amount in it cannot be read.
     """
-    cache = Resources(disk=local_cache(config))
+    back = headroom(config).plus(Resources(disk=local_cache(config)))
     total = await asyncio.to_thread(host.resources, work_dir, slots=config.jobs)
     return Report(
         capabilities=await capabilities(config, isolation),
-        total=total.plus(Resources(disk=Bytes(kept))),
-        headroom=headroom(config).plus(cache),
+        total=share(config, total.plus(Resources(disk=Bytes(kept))), back),
+        headroom=back,
     )
+
+
+def share(config: AgentConfig, total: Resources, back: Resources) -> Resources:
+    """Cut a host down to what this agent may offer of it beside what it keeps back."""
+    down = Rounding.CAPACITY
+    cpu, memory, disk = total.cpu, total.memory, total.disk
+    if config.cpu:
+        cpu = parse_cpu(config.cpu, field="agent.cpu", rounding=down)
+    if config.memory:
+        memory = parse_bytes(config.memory, field="agent.memory", rounding=down)
+    if config.disk:
+        disk = parse_bytes(config.disk, field="agent.disk", rounding=down)
+    offered = Resources(cpu=cpu, memory=memory, disk=disk, slots=total.slots)
+    return offered.plus(back).within(total)
 
 
 def headroom(config: AgentConfig) -> Resources:

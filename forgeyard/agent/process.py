@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from forgeyard.agent import proctable
+from forgeyard import proctable
 from forgeyard.model.units import Millis
 
 _ROUNDS = 40

@@ -9,7 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from forgeyard.agent import proctable
+from forgeyard import proctable
 from forgeyard.agent.process import Exit
 from forgeyard.model.protocol import Usage
 from forgeyard.model.units import Millis

@@ -1,16 +1,12 @@
 """The directories of one attempt: fresh, private, and gone afterwards."""
 
-import os
-import shutil
-import stat
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 import structlog
 
+from forgeyard.beneath import remove_tree
 from forgeyard.model.ids import LeaseId
 
 _PRIVATE = 0o700
@@ -58,9 +54,7 @@ class Folders:
         """Remove everything, also what a job made read-only; tell whether nothing stays."""
         if not self.root.exists():
             return True
-        # Root needs nobody's leave, and must follow no path that a process of the job may swap.
-        shutil.rmtree(self.root, onerror=_leave if os.geteuid() == 0 else _insist)
-        is_gone = not self.root.exists()
+        is_gone = remove_tree(self.root)
         if not is_gone:
             _log.warning("workspace not removed", folder=str(self.root))
         return is_gone
@@ -108,19 +102,3 @@ def remove_all(work_dir: Path) -> list[Path]:
         elif not Folders(root=entry).remove():
             stays.append(entry)
     return stays
-
-
-def _leave(_function: Callable[..., object], _path: str, _failure: object) -> None:
-    """Go on with the rest; whoever asked looks whether anything stays."""
-
-
-def _insist(function: Callable[..., object], path: str, _failure: object) -> None:
-    """Make a directory writable that a job locked, and try once more."""
-    with suppress(OSError):
-        for folder in (os.path.dirname(path), path):
-            if not os.path.islink(folder) and os.path.isdir(folder):
-                os.chmod(folder, stat.S_IRWXU)
-        if function in (os.unlink, os.rmdir):
-            function(path)
-        else:
-            shutil.rmtree(path, ignore_errors=True)

@@ -1,45 +1,35 @@
 """The authority of this installation, as the API uses it: tokens, certificates, what is trusted."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 from forgeyard import clock
 from forgeyard.config import Config
+from forgeyard.errors import InvalidRequest
+from forgeyard.model.enrolment import Cloud, CloudMachine
 from forgeyard.store.identities import Sign, Signed
-from forgeyard.trust import certificates, tokens
+from forgeyard.store.proven_machines import Prove
+from forgeyard.trust import aws, certificates
 from forgeyard.trust.authority import Authority
 from forgeyard.trust.certificates import Certificate
+from forgeyard.trust.evidence import Facts, Unproved, Verifier
 from forgeyard.trust.identity import serial_of
+from forgeyard.trust.invitations import Invitations
 from forgeyard.trust.keys import PublicKey
-from forgeyard.trust.tokens import Token
 
 FRESH_S: Final = 5.0
 
 
-class Trust:
+class Trust(Invitations):
     """What an API process does with the folder of the authority; each call blocks briefly."""
 
     def __init__(self, config: Config) -> None:
-        self.authority = Authority(config.authority_dir())
+        super().__init__(Authority(config.authority_dir()))
         self._lasts = timedelta(seconds=config.api.certificate_s)
+        self._clouds: Mapping[Cloud, Verifier] = {Cloud.AWS: aws.load(config.api.aws_certificates)}
         self._issuing: tuple[Certificate, ...] = ()
         self._looked_at: float | None = None
-
-    def token(self, enrolment_id: str, binding: str) -> Token:
-        """Derive the token of an enrolment.
-
-        Raises:
-            NotFound: there is no authority here.
-        """
-        return tokens.derive(self.authority.token_key(), enrolment_id, binding)
-
-    def mark(self, token: Token) -> str:
-        """Say what stands in the store for a token."""
-        return tokens.mark(self.authority.token_key(), token)
-
-    def mark_of(self, enrolment_id: str, binding: str) -> str:
-        """Say what stands in the store for the token of an enrolment."""
-        return self.mark(self.token(enrolment_id, binding))
 
     def signer(self, key: PublicKey) -> Sign:
         """Be ready to sign a certificate for this key, for whatever runner it turns out to be."""
@@ -53,6 +43,28 @@ class Trust:
             )
 
         return sign
+
+    def prover(self, evidence: str) -> Prove:
+        """Be ready to check what came along with a token."""
+
+        def prove(cloud: Cloud) -> Facts | Unproved:
+            return self._clouds[cloud].verify(evidence)
+
+        return prove
+
+    def demand_checkable(self, machine: CloudMachine) -> None:
+        """Insist that a machine's second proof could be checked here.
+
+        Raises:
+            InvalidRequest: no certificate of its region is configured.
+        """
+        if not self._clouds[machine.cloud].knows(machine.region):
+            raise InvalidRequest(
+                "what this machine would prove itself with cannot be checked here",
+                field="grant.expects.machine",
+                value=machine.region or machine.cloud,
+                allowed="a region whose certificate is in api.aws_certificates",
+            )
 
     def issuing(self) -> tuple[Certificate, ...]:
         """Give the authorities that sign runners, looked up anew every few seconds.

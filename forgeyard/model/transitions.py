@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from forgeyard.errors import IllegalTransition
+from forgeyard.model.capacity import CapacityInstanceState
 
 State = TypeVar("State", bound=StrEnum)
 Table = Mapping[State, frozenset[State]]
@@ -116,6 +117,21 @@ ATTEMPT_TRANSITIONS: Table[AttemptState] = _table(
         _A.PREPARING: (_A.RUNNING, *_STOPS),
         _A.RUNNING: (_A.UPLOADING_OUTPUTS, *_STOPS),
         _A.UPLOADING_OUTPUTS: (_A.SUCCEEDED, *_STOPS),
+    }
+)
+_C = CapacityInstanceState
+_TROUBLES = (_C.FAILED, _C.QUARANTINED, _C.TERMINATING)
+CAPACITY_TRANSITIONS: Table[CapacityInstanceState] = _table(
+    {
+        _C.REQUESTED: (_C.PROVISIONING, _C.FAILED, _C.TERMINATED),
+        _C.PROVISIONING: (_C.BOOTSTRAPPING, *_TROUBLES),
+        _C.BOOTSTRAPPING: (_C.ENROLLING, *_TROUBLES),
+        _C.ENROLLING: (_C.HEALTHY, *_TROUBLES),
+        _C.HEALTHY: (_C.DRAINING, _C.FAILED, _C.QUARANTINED),
+        _C.DRAINING: (_C.HEALTHY, *_TROUBLES),
+        _C.QUARANTINED: (_C.TERMINATING,),
+        _C.FAILED: (_C.TERMINATING, _C.TERMINATED),
+        _C.TERMINATING: (_C.TERMINATED,),
     }
 )
 LEASE_TRANSITIONS: Table[LeaseState] = _table(

@@ -16,8 +16,10 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from forgeyard.errors import Conflict, NotFound
+from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.transitions import (
     ATTEMPT_TRANSITIONS,
+    CAPACITY_TRANSITIONS,
     JOB_TRANSITIONS,
     LEASE_TRANSITIONS,
     RUN_TRANSITIONS,
@@ -30,7 +32,7 @@ from forgeyard.model.transitions import (
     check,
 )
 from forgeyard.redaction import redacted
-from forgeyard.store import tables
+from forgeyard.store import fleet_tables, tables
 from forgeyard.store.engine import principal_of
 
 Row = Mapping[str, Any]
@@ -91,6 +93,13 @@ SESSION = Kind(
     key="session_id",
     states=SessionState,
     transitions=SESSION_TRANSITIONS,
+)
+INSTANCE = Kind(
+    name="instance",
+    table=fleet_tables.capacity_instances,
+    key="instance_id",
+    states=CapacityInstanceState,
+    transitions=CAPACITY_TRANSITIONS,
 )
 
 

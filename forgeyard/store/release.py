@@ -13,11 +13,13 @@ import sqlalchemy as sa
 from forgeyard.errors import NotFound
 from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy
+from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, LeaseState
 from forgeyard.store import changes, devices, keys, scopes, tables
 from forgeyard.store.amounts import DIMENSIONS
 from forgeyard.store.changes import ATTEMPT, LEASE, DeadlineKind, Row
 
+JOBS_DONE = "it has served its jobs"
 ATTEMPT_DEADLINES = (DeadlineKind.PREPARATION, DeadlineKind.EXECUTION, DeadlineKind.UPLOAD)
 
 
@@ -95,7 +97,10 @@ def release(connection: sa.Connection, lease: Row, *, to: LeaseState, reason: st
     devices.give_back(connection, lease["lease_id"])
     if freed is not None:
         amounts = dict(zip(DIMENSIONS, freed, strict=True))
-        connection.execute(_TAKE_OFF, {"runner": lease["runner_id"], "now": now, **amounts})
+        # An offer that nobody took has left nothing behind on the machine.
+        counts = int(lease["accepted_at"] is not None)
+        given = {"runner": lease["runner_id"], "now": now, "counts": counts}
+        connection.execute(_TAKE_OFF, {**given, **amounts})
     return moved
 
 
@@ -105,6 +110,9 @@ _FREE = (
     .where(_reservations.c.lease_id == sa.bindparam("lease"))
     .returning(*(_reservations.c[name] for name in DIMENSIONS))
 )
+_LEFT = _runners.c.jobs_left - sa.bindparam("counts", type_=sa.BigInteger())
+_HAS_SERVED = _LEFT <= 0  # unknown, and so not true, where jobs are not counted
+_TAKES = _runners.c.state.in_([RunnerState.ONLINE.value, RunnerState.SATURATED.value])
 _TAKE_OFF = (
     sa.update(_runners)
     .where(_runners.c.runner_id == sa.bindparam("runner"))
@@ -115,9 +123,19 @@ _TAKE_OFF = (
                 for name in DIMENSIONS
             },
             "changed_at": sa.bindparam("now"),
+            "freed_at": sa.bindparam("now"),
+            "jobs_left": sa.case((_HAS_SERVED, 0), else_=_LEFT),
+            "drain_requested": sa.case((_HAS_SERVED, 1), else_=_runners.c.drain_requested),
+            "drain_reason": sa.case((_HAS_SERVED, JOBS_DONE), else_=_runners.c.drain_reason),
+            "state": sa.case(
+                (sa.and_(_HAS_SERVED, _TAKES), RunnerState.DRAINING.value),
+                else_=_runners.c.state,
+            ),
         }
     )
 )
+"""Frees what a lease held. A runner whose jobs are counted takes none after its last (FOP-008):
+that is one statement with the release, so that nothing can be leased to it in between."""
 
 
 def end_attempt(

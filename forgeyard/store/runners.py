@@ -30,6 +30,7 @@ from forgeyard.store import (
     entrance,
     generations,
     lineage,
+    machines,
     registrations,
     reported,
     reports,
@@ -91,6 +92,7 @@ def register(
         revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
     _open_session(connection, runner_id, session_id, now=now)
     admitted = entrance.admitted(runner, entered)
+    admitted |= machines.bounds_of_runner(connection, message.runner_name)
     state = _wanted({**runner, **admitted}) or RunnerState.ONLINE
     introduced = _introduced(message, now=now)
     can_do_other = reports.differs(runner, introduced)
@@ -175,6 +177,7 @@ def _insert(
         "registered_at": now,
         "last_seen_at": now,
         "changed_at": now,
+        "jobs_left": machines.jobs_of_runner(connection, message.runner_name),
         **_introduced(message, now=now),
     }
     changes.upsert(connection, _runners, row, changes={}, keys=("name",))

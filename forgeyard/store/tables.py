@@ -2,6 +2,7 @@
 
 import sqlalchemy as sa
 
+from forgeyard.store import fleet_tables
 from forgeyard.store.lineage_tables import lineage, store_claims, store_marks
 from forgeyard.store.people_tables import api_tokens, audit, audit_chain, blob_owners
 from forgeyard.store.rule_tables import (
@@ -21,7 +22,7 @@ from forgeyard.store.rule_tables import (
     wakes,
 )
 from forgeyard.store.table_parts import SERIAL, metadata, number, text
-from forgeyard.store.trust_tables import certificates, enrolments
+from forgeyard.store.trust_tables import certificates, enrolled_machines, enrolments
 
 __all__ = [
     "api_tokens",
@@ -37,8 +38,10 @@ __all__ = [
     "cycles",
     "deadlines",
     "device_holds",
+    "enrolled_machines",
     "enrolments",
     "findings",
+    "fleet_tables",
     "generations",
     "habits",
     "held_room",
@@ -301,6 +304,8 @@ runners = sa.Table(
     text("admission", default="verified"),  # Admission; by a token of the data directory, at once
     text("admission_reason", nullable=True),
     text("enrolment_id", nullable=True),  # which gave it its trust
+    number("jobs_left", nullable=True),  # leases it may still have, if they are counted
+    number("freed_at", default=0),  # when a lease of its ended last
     sa.Index("ix_runners_changed_at", "changed_at"),
     sa.CheckConstraint(
         "reserved_cpu_milli >= 0 AND reserved_memory_bytes >= 0"

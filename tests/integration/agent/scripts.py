@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from forgeyard.agent import proctable
+from forgeyard import proctable
 from forgeyard.agent.process import Command, Exit, ProcessGroup, start
 
 PATH = "/usr/local/bin:/usr/bin:/bin"

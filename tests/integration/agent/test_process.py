@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from forgeyard.agent import proctable
+from forgeyard import proctable
 from forgeyard.agent.process import GroupId, kill_marked, kill_recorded, start
 from forgeyard.agent.usage import Meter, Sampler
 from tests.integration.agent.scripts import (

@@ -1,6 +1,6 @@
 """The kernel's process lines, whatever a command calls itself."""
 
-from forgeyard.agent.proctable import parse_stat
+from forgeyard.proctable import parse_stat
 
 LINE = (
     "1234 (a) b) (c) S 1 77 77 0 -1 4194304 100 0 0 0 150 50 0 0 20 0 1 0 987654 1000 25 "

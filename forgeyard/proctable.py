@@ -87,14 +87,29 @@ def carriers(mark: str) -> tuple[Process, ...]:
     return tuple(process for process in marked if process is not None and process.is_alive)
 
 
+def dwellers(folder: Path) -> tuple[Process, ...]:
+    """List the living processes that began with a HOME below a folder."""
+    home = f"HOME={folder}/".encode()
+    at_home = (find(pid) for pid in _pids() if _begins(_environ(pid), home))
+    return tuple(process for process in at_home if process is not None and process.is_alive)
+
+
+def _begins(environ: bytes, start: bytes) -> bool:
+    return start in environ and any(entry.startswith(start) for entry in environ.split(b"\0"))
+
+
 def _carries(pid: int, mark: bytes) -> bool:
     if pid == os.getpid():
         return False
-    try:
-        environ = _read(pid, "environ")
-    except OSError:
-        return False
+    environ = _environ(pid)
     return mark in environ and mark in environ.split(b"\0")
+
+
+def _environ(pid: int) -> bytes:
+    try:
+        return _read(pid, "environ")
+    except OSError:
+        return b""
 
 
 def _read(pid: int, name: str) -> bytes:

@@ -1,0 +1,250 @@
+"""Deciding about a fleet, looking at its provider, and doing what people ask of it.
+
+Read, decide, write: the rule is pure, and what it decided is void if anybody acted meanwhile.
+"""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import sqlalchemy as sa
+from temporalio import activity
+
+from activities import contracts
+from activities.provisioning import Infrastructure
+from forgeyard import telemetry, tracing
+from forgeyard.errors import Conflict, ForgeyardError, InvalidRequest
+from forgeyard.fleet.allocate import allocate
+from forgeyard.fleet.plan import decide
+from forgeyard.fleet.ports import FleetProvider, Listing
+from forgeyard.fleet.telling import told
+from forgeyard.fleet.view import FleetView
+from forgeyard.model.fleet import FleetState
+from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.scheduler.demand import unmet
+from forgeyard.store import (
+    fleet_decisions,
+    fleet_history,
+    fleet_reading,
+    fleets,
+    lineage,
+    machines,
+    policies,
+    sightings,
+)
+from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.fleet_decisions import Committed
+from forgeyard.store.shares import Intent
+from forgeyard.store.sightings import Orphan
+
+TRIES: Final = 5
+"""Decisions that may be void one after the other, until the next look."""
+UNTENDED_MS: Final = 3 * 60 * 1000
+"""A machine that was not looked after for so long has lost its workflow."""
+STATES: Final = {
+    "activate": FleetState.ACTIVE,
+    "freeze": FleetState.FROZEN,
+    "scale_up_only": FleetState.SCALE_UP_ONLY,
+    "drain": FleetState.DRAINING,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rhythm:
+    """How often what is done, in milliseconds."""
+
+    look: int = 10_000
+    """Between two looks at a fleet."""
+    observe: int = 30_000
+    """Between two looks at everything that a provider has."""
+
+
+class FleetActivities:
+    """Fleets over one store and the providers of the configuration."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        built_in: SchedulingPolicy,
+        providers: Mapping[str, Infrastructure],
+        rhythm: Rhythm,
+        *,
+        rng: random.Random,
+    ) -> None:
+        self._engine = engine
+        self._built_in = built_in
+        self._providers = providers
+        self._rhythm = rhythm
+        self._rng = rng
+        self._advice: dict[str, tuple[int, int | None]] = {}
+        """By fleet: until when it counts, and how many machines will be needed."""
+
+    @activity.defn(name="fleet.tick")
+    def tick_fleet(self, request: contracts.Fleet) -> contracts.FleetTick:
+        """Decide about a fleet, and make the decision real; decide anew if anybody was first."""
+        for _ in range(TRIES):
+            try:
+                return self._tick(request)
+            except Conflict:
+                continue
+        return contracts.FleetTick(
+            line="others decided all the time; decided next time",
+            wait_ms=self._rhythm.look,
+            untended=self._untended(request.fleet_id),
+        )
+
+    def _tick(self, request: contracts.Fleet) -> contracts.FleetTick:
+        with read(self._engine) as connection:
+            lineage.demand_free(connection)
+            policy = policies.current(connection, self._built_in).policy
+            found = fleet_reading.read(connection, request.partition, policy)
+        view = found.fleet(request.fleet_id)
+        if view is None:
+            return contracts.FleetTick(gone=True)
+        view = self._advised(view, now=found.now)
+        with tracing.span("fleet.plan", fleet=view.spec.name):
+            demand = unmet(found.snapshot, found.policy)
+            allocation = allocate(demand, found.fleets, found.now)
+            share = allocation.of(view.fleet_id)
+            decision = decide(view, share, demand=demand, now=found.now)
+        with write(self._engine) as connection:
+            done = fleet_decisions.commit(
+                connection,
+                view,
+                decision,
+                partition=request.partition,
+                demand=demand,
+                allocation=allocation,
+                version=found.allocation_version,
+                rng=self._rng,
+            )
+            gone = fleet_decisions.finish_deletion(connection, view.fleet_id)
+        _count(view, done)
+        return contracts.FleetTick(
+            gone=gone,
+            wanted=decision.wanted,
+            usable=decision.usable,
+            launched=len(done.launched),
+            drained=len(done.drained),
+            state=view.state.value,
+            health=done.health.value,
+            line=told(view, decision),
+            untended=self._untended(view.fleet_id),
+            wait_ms=self._rhythm.look,
+        )
+
+    def _advised(self, view: FleetView, *, now: int) -> FleetView:
+        """Add what the past says of the near future, found anew with every step of it."""
+        if not view.spec.scaling.forecast:
+            return view
+        known = self._advice.get(view.fleet_id)
+        if known is None or known[0] <= now:
+            advice = fleet_history.outlook(self._engine, view.fleet_id).advice
+            known = self._advice[view.fleet_id] = (now + fleet_history.BUCKET_MS, advice.count)
+        return replace(view, forecast=known[1])
+
+    def _untended(self, fleet_id: str) -> tuple[contracts.Machine, ...]:
+        with read(self._engine) as connection:
+            before = database_now(connection) - UNTENDED_MS
+            rows = machines.untended(connection, fleet_id, before=before)
+        return tuple(
+            contracts.Machine(instance_id=instance_id, runner_name=name)
+            for instance_id, name in rows
+        )
+
+    @activity.defn(name="fleet.observe")
+    def observe_fleet(self, request: contracts.Fleet) -> contracts.Observed:
+        """Look at all that the provider of a fleet has, if nobody has done so of late."""
+        with write(self._engine) as connection:
+            lineage.demand_free(connection)
+            name = str(fleets.find(connection, request.fleet_id)["provider"])
+            frozen = machines.is_frozen(connection, name)
+            now = database_now(connection)
+            every = self._rhythm.observe
+            mine = sightings.take_turn(connection, name, every=every, now=now)
+            installation = lineage.current(connection).store_id
+        found = self._providers.get(name)
+        if not mine or found is None or not installation:
+            return contracts.Observed(skipped="another worker looked, or none of ours can")
+        with tracing.span("fleet.reconcile", provider=name):
+            interrupted = self._hear(name, found.provider)
+            activity.heartbeat("listing")
+            listing = found.provider.list_machines(installation)
+            return self._hold(name, found, installation, listing, interrupted, frozen=frozen)
+
+    def _hear(self, name: str, provider: FleetProvider) -> int:
+        """Write down what was announced, then let the provider forget it."""
+        announced = provider.interruptions()
+        if not announced:
+            return 0
+        with write(self._engine) as connection:
+            now = database_now(connection)
+            count = sightings.interrupted(connection, name, announced, now=now)
+        provider.acknowledge(tuple(one.receipt for one in announced if one.receipt))
+        if count:
+            telemetry.FLEET_INTERRUPTIONS.labels(provider.kind).inc(count)
+        return count
+
+    def _hold(
+        self,
+        name: str,
+        found: Infrastructure,
+        installation: str,
+        listing: Listing,
+        interrupted: int,
+        *,
+        frozen: bool,
+    ) -> contracts.Observed:
+        with write(self._engine) as connection:
+            now = database_now(connection)
+            seen = sightings.observe(connection, name, installation, listing, now=now)
+        for orphan in () if frozen else seen.orphans:
+            activity.heartbeat(orphan.ref)
+            self._end(found.provider, installation, orphan)
+        return contracts.Observed(
+            machines=seen.machines, orphans=len(seen.orphans), interrupted=interrupted
+        )
+
+    def _end(self, provider: FleetProvider, installation: str, orphan: Orphan) -> None:
+        """End a machine of ours that was given up; it is counted and looked at until it is gone."""
+        sought = machines.sought(orphan.row, installation, ref=orphan.ref)
+        try:
+            provider.terminate(sought)
+        except ForgeyardError as error:
+            activity.logger.warning("an orphan could not be ended: %s", error.message)
+
+    @activity.defn(name="fleet.command")
+    def command_fleet(self, request: contracts.FleetOrder) -> contracts.Ordered:
+        """Do what a person asks of a fleet; asked twice, it is done once."""
+        order = request.command
+        intent = Intent(actor=order.actor, channel="temporal", reason=order.reason)
+        with write(self._engine) as connection:
+            if order.action == "scale":
+                fleets.scale(
+                    connection,
+                    request.fleet_id,
+                    order.count,
+                    intent,
+                    for_ms=order.for_ms or None,
+                    rng=self._rng,
+                )
+                return contracts.Ordered(line=f"there shall be {order.count}")
+            state = STATES.get(order.action)
+            if state is None:
+                raise InvalidRequest(
+                    "a fleet cannot do that",
+                    field="action",
+                    value=order.action,
+                    allowed=", ".join((*STATES, "scale")),
+                )
+            fleets.set_state(connection, request.fleet_id, state, intent)
+        return contracts.Ordered(line=f"it is {state}")
+
+
+def _count(view: FleetView, done: Committed) -> None:
+    name = view.spec.name
+    if done.launched:
+        telemetry.FLEET_SCALE_UP.labels(name).inc(len(done.launched))
+    if done.drained:
+        telemetry.FLEET_SCALE_DOWN.labels(name).inc(len(done.drained))

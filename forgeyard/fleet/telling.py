@@ -1,0 +1,22 @@
+"""A fleet's decision in sentences: the same for the Temporal UI, `fleet explain` and the demo."""
+
+from collections import Counter
+
+from forgeyard.fleet.view import FleetDecision, FleetView
+
+
+def told(view: FleetView, decision: FleetDecision) -> str:
+    """Say what is wanted, what follows, and which bounds had a say in it."""
+    parts = [f"wants {decision.wanted}, has {decision.usable} there or coming"]
+    launches = Counter(one.reason.value for one in decision.launch)
+    parts += [f"makes {count} for {_plain(reason)}" for reason, count in launches.items()]
+    releases = Counter(one.reason.value for one in decision.drain)
+    parts += [f"lets {count} go: {_plain(reason)}" for reason, count in releases.items()]
+    if decision.keep:
+        parts.append(f"takes {len(decision.keep)} back that were draining")
+    bounds = "".join(f"; {clamp.text}" for clamp in decision.clamps)
+    return f"{', '.join(parts)}{bounds}"
+
+
+def _plain(word: str) -> str:
+    return word.replace("_", " ")

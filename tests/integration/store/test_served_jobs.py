@@ -1,0 +1,112 @@
+"""Machines that serve a number of jobs: not one more is leased to them, whoever is quick."""
+
+import pytest
+import sqlalchemy as sa
+
+from forgeyard.fleet.view import Launch
+from forgeyard.model.capacity import ScaleReason
+from forgeyard.model.fleet import CapacityClass, FleetSpec, Lifetime, LifetimeKind
+from forgeyard.model.protocol import Outcome
+from forgeyard.model.runner import RunnerState
+from forgeyard.store import fleet_tables, fleets, machines, tables
+from forgeyard.store.engine import database_now
+from forgeyard.store.shares import Intent
+from tests.builders import RNG, a_fleet_spec, a_job_spec, some_resources
+from tests.leasing import Desk, Lease
+
+ME = Intent(actor="ann", channel="test", reason="a test")
+WIDE = some_resources(cpu=64_000, memory=2**38, disk=2**40, slots=8)
+
+
+def a_machine(desk: Desk, spec: FleetSpec) -> str:
+    """Want one machine of a fleet; return the name of its runner."""
+
+    def want(connection: sa.Connection) -> str:
+        record = fleets.apply(connection, spec, ME, expected_version=None, rng=RNG)
+        launch = Launch(offering=spec.offerings[0].name, reason=ScaleReason.MANUAL)
+        row = fleets.find(connection, record.fleet_id)
+        now = database_now(connection)
+        (made,) = machines.intend(connection, row, spec, [launch], now=now, rng=RNG)
+        return machines.lock(connection, made).row["runner_name"]
+
+    return desk.change(want)
+
+
+def leased(desk: Desk) -> Lease:
+    assert desk.cycle().granted == 1
+    (lease,) = desk.leases(state="offered")
+    return lease
+
+
+def one_job() -> FleetSpec:
+    capacity = CapacityClass(resources=some_resources(slots=1))
+    lifetime = Lifetime(kind=LifetimeKind.ONE_JOB)
+    return a_fleet_spec("once", lifetime=lifetime, capacity=capacity)
+
+
+@pytest.mark.requirement("FOP-008", "FOP-009")
+def test_a_machine_for_one_job_gets_no_second_one(engine: sa.Engine) -> None:
+    """S3: its end and the drain of its runner are one statement."""
+    desk = Desk(engine)
+    name = a_machine(desk, one_job())
+    registered = desk.register(name, total=some_resources(slots=1))
+    _booted(desk, name)
+    desk.submit(a_job_spec("one"), a_job_spec("two"))
+    lease = leased(desk)
+    desk.accept(lease)
+    desk.complete(lease, Outcome.SUCCEEDED)
+    runner = desk.row(tables.runners, registered.runner_id)
+    assert (runner["state"], runner["jobs_left"]) == (RunnerState.DRAINING, 0)
+    assert desk.commit(desk.plan()).granted == 0
+    desk.heartbeat(registered.session_id)
+    assert desk.commit(desk.plan()).granted == 0
+    again = desk.register(name, total=some_resources(slots=1))
+    assert again.runner_id == registered.runner_id
+    assert desk.commit(desk.plan()).granted == 0, "another session is no other machine"
+
+
+def test_an_offer_that_was_turned_down_is_no_job_served(engine: sa.Engine) -> None:
+    desk = Desk(engine)
+    name = a_machine(desk, one_job())
+    registered = desk.register(name, total=some_resources(slots=1))
+    _booted(desk, name)
+    desk.submit(a_job_spec("one"))
+    desk.reject(leased(desk))
+    runner = desk.row(tables.runners, registered.runner_id)
+    assert (runner["state"], runner["jobs_left"]) == (RunnerState.ONLINE, 1)
+
+
+@pytest.mark.requirement("FOP-008")
+def test_a_machine_for_three_jobs_is_drained_with_the_third(engine: sa.Engine) -> None:
+    desk = Desk(engine)
+    lifetime = Lifetime(kind=LifetimeKind.MAX_JOBS, jobs=3)
+    name = a_machine(desk, a_fleet_spec("thrice", lifetime=lifetime))
+    registered = desk.register(name, total=WIDE)
+    _booted(desk, name)
+    for done in range(1, 4):
+        desk.submit(a_job_spec("one"))
+        lease = leased(desk)
+        desk.accept(lease)
+        desk.complete(lease, Outcome.SUCCEEDED)
+        runner = desk.row(tables.runners, registered.runner_id)
+        assert runner["jobs_left"] == 3 - done
+        assert (runner["state"] == RunnerState.DRAINING) is (done == 3)
+
+
+@pytest.mark.requirement("DRN-002")
+def test_a_runner_that_comes_up_on_a_machine_that_is_ending_gets_nothing(
+    engine: sa.Engine,
+) -> None:
+    desk = Desk(engine)
+    name = a_machine(desk, a_fleet_spec("late"))
+    row = desk.rows(fleet_tables.capacity_instances, runner_name=name)[0]
+    desk.overwrite(fleet_tables.capacity_instances, row["instance_id"], state="terminating")
+    desk.register(name, total=WIDE)
+    desk.submit(a_job_spec("one"))
+    assert desk.commit(desk.plan()).granted == 0
+
+
+def _booted(desk: Desk, name: str) -> None:
+    """Let a machine be healthy behind the store's back."""
+    row = desk.rows(fleet_tables.capacity_instances, runner_name=name)[0]
+    desk.overwrite(fleet_tables.capacity_instances, row["instance_id"], state="healthy")
