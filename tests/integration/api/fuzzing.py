@@ -24,7 +24,7 @@ from schemathesis.specs.openapi import checks
 Known = Mapping[str, Any]
 """What there is, by the name of the parameter or field that names it."""
 BODY = "body"
-"""The name of a body that is no JSON."""
+"""The name of the bodies to send as a whole, by their media type."""
 CHECKS = [
     checks.status_code_conformance,
     checks.content_type_conformance,
@@ -104,8 +104,7 @@ async def fuzz(
         if turn == 0:
             put(case.query, known)
             put(case.body, known)
-            if case.media_type == "application/octet-stream":
-                case.body = known[BODY]
+            case.body = known[BODY].get(case.media_type, case.body)
         judge(case, send, told)
 
     await asyncio.to_thread(each)

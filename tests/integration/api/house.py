@@ -11,6 +11,7 @@ import httpx
 import sqlalchemy as sa
 from fastapi import FastAPI
 
+from activities.encryption import EncryptionCodec
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.agent_callers import SessionOwners
 from forgeyard.api.app import create_app
@@ -185,6 +186,7 @@ async def open_house(
     limits: LimitsConfig = LIMITS,
     oidc: OidcConfig = NO_ISSUER,
     api: ApiConfig = PATIENT,
+    codec: EncryptionCodec | None = None,
 ) -> AsyncIterator[House]:
     """Run the reader of the polls and connect clients to both applications."""
     policy = SchedulingPolicy()
@@ -212,6 +214,7 @@ async def open_house(
         trust=Trust(config),
         owners=SessionOwners(engine),
         figures=StoreFigures(engine, "default", fresh_s=0),
+        codec=codec,
     )
     public, agent = create_app(deps), create_agent_app(deps)
     stop = asyncio.Event()
