@@ -347,7 +347,7 @@ class FleetState:
 
     fleet: Fleet
     rounds: int = 0
-    rounds_per_run: int = 200
+    rounds_per_run: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,7 +373,7 @@ class FleetTick:
     line: str = ""
     """The decision, as people read it."""
     untended: tuple[Machine, ...] = ()
-    """Machines that nobody looks after."""
+    """Machines that need a look and have nobody who is about to."""
     wait_ms: int = 10_000
 
 
@@ -392,7 +392,7 @@ class InstanceState:
     """What the workflow of a machine carries from one run to the next."""
 
     machine: Machine
-    rounds_per_run: int = 40
+    rounds_per_run: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

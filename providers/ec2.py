@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 from annotated_types import MaxLen
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -163,8 +163,8 @@ def made(answer: object) -> Instance:
     Raises:
         Ambiguous: something was, and it cannot be read what.
     """
-    entries = answer.get("Instances") if isinstance(answer, Mapping) else None
-    if not isinstance(entries, list) or len(entries) != 1:
+    entries = _list_in(answer, "Instances")
+    if len(entries) != 1:
         raise Ambiguous("RunInstances: an answer without a machine")
     try:
         return instance(entries[0])
@@ -174,8 +174,19 @@ def made(answer: object) -> Instance:
 
 def messages(answer: object) -> list[object]:
     """Read the messages that a queue handed out; what is none of them says nothing."""
-    found = answer.get("Messages") if isinstance(answer, Mapping) else None
-    return found if isinstance(found, list) else []
+    return _list_in(answer, "Messages")
+
+
+def _in(answer: object, name: str) -> object:
+    """Take a part out of an answer, if it has one of that name."""
+    if not isinstance(answer, Mapping):
+        return None
+    return cast("Mapping[str, object]", answer).get(name)
+
+
+def _list_in(answer: object, name: str) -> list[object]:
+    found = _in(answer, name)
+    return cast("list[object]", found) if isinstance(found, list) else []
 
 
 def notice(message: object) -> Interruption | None:
@@ -204,7 +215,7 @@ def notice(message: object) -> Interruption | None:
 
 def receipt(message: object) -> str | None:
     """Read by what a message is forgotten, whatever it says."""
-    handle = message.get("ReceiptHandle") if isinstance(message, Mapping) else None
+    handle = _in(message, "ReceiptHandle")
     return handle if isinstance(handle, str) else None
 
 
@@ -265,24 +276,28 @@ def _named(offering: Offering, image: str) -> dict[str, object]:
 
 
 def launch(request: ProvisionRequest) -> dict[str, object]:
-    """Write the whole request; what is made with the machine has its tags, too.
+    """Write the whole request.
 
     Raises:
         InvalidSpec: it cannot be asked for.
     """
-    image = image_of(request.offering, request.capacity.image)
-    tags = request.owner.tags(operation_key=request.operation_key, image=request.capacity.image)
-    tags["Name"] = request.runner_name
-    listed = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
-    tagged = ["instance", "volume", "network-interface"]
-    if request.offering.market is Market.PREEMPTIBLE:
-        tagged.append("spot-instances-request")
+    image = request.capacity.image
+    tags = request.owner.tags(operation_key=request.operation_key, image=image)
     return {
-        **placed(request.offering, image),
+        **placed(request.offering, image_of(request.offering, image)),
         "ClientToken": request.operation_key,
         "UserData": user_data(request),
-        "TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in tagged],
+        **tagged(request.offering, {**tags, "Name": request.runner_name}),
     }
+
+
+def tagged(offering: Offering, tags: Mapping[str, str]) -> dict[str, object]:
+    """Write the tags of a machine, and of all that is made with it."""
+    listed = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+    kinds = ["instance", "volume", "network-interface"]
+    if offering.market is Market.PREEMPTIBLE:
+        kinds.append("spot-instances-request")
+    return {"TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in kinds]}
 
 
 def image_of(offering: Offering, of_class: str = "") -> str:

@@ -21,6 +21,7 @@ LIFE_HEADER: Final = "X-aws-ec2-metadata-token-ttl-seconds"
 TOKEN_HEADER: Final = "X-aws-ec2-metadata-token"
 _LIFE_S: Final = 60
 _EACH_S: Final = 2.0
+OK: Final = 200
 _PASSING: Final = frozenset({429, 500, 502, 503, 504})
 
 
@@ -53,7 +54,7 @@ async def _ask(client: httpx.AsyncClient, method: str, url: str, headers: dict[s
         ):
             if answer.status_code in _PASSING:
                 raise Unavailable(f"{url} answers {answer.status_code}", field="metadata_url")
-            if answer.status_code != httpx.codes.OK:
+            if answer.status_code != OK:
                 raise _unfit(url, f"answers {answer.status_code}")
             return await _text(answer, url)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:

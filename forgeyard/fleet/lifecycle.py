@@ -22,7 +22,9 @@ SIGHTINGS: Final = 2
 KEPT_MS: Final = 24 * 3600 * 1000
 """How long a sick machine is kept for a look."""
 RARELY_MS: Final = 60 * 1000
-"""How often a machine is looked after that gives no trouble; its fleet hears of its end sooner."""
+"""How often to see whether what is frozen still is."""
+SELDOM_MS: Final = 30 * 60 * 1000
+"""How often a machine is looked after of which its fleet hears whatever happens to it."""
 
 
 class Act(StrEnum):
@@ -131,7 +133,7 @@ def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.operation is Op.UNKNOWN and _is_absent(facts, pace, now):
         # Nothing came of the call: the same wish once more, word for word.
         return Verdict(wait=RARELY_MS) if _is_frozen(facts) else Verdict(act=Act.PROVISION)
-    return _look(facts, pace, now)
+    return _watch(facts, pace, now)
 
 
 def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
@@ -145,10 +147,22 @@ def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
     return None
 
 
+def _watch(facts: Facts, pace: Pace, now: int) -> Verdict:
+    """Look, the more rarely the longer it takes: what takes minutes is not told to the second."""
+    if facts.missing_since is not None:
+        return _look(facts, pace, now)
+    at = facts.looked_at + max(pace.look, (facts.looked_at - facts.asked_at) // 2)
+    at = max(at, facts.next_at)
+    return _look_at(at if facts.due_at is None else min(at, facts.due_at), now)
+
+
 def _look(facts: Facts, pace: Pace, now: int) -> Verdict:
-    """Look, unless that was done a moment ago."""
-    left = facts.looked_at + pace.look - now
-    return Verdict(act=Act.LOOK) if left <= 0 else Verdict(wait=left)
+    """Look, unless that was done a moment ago, or its provider could not be asked then."""
+    return _look_at(max(facts.looked_at + pace.look, facts.next_at), now)
+
+
+def _look_at(at: int, now: int) -> Verdict:
+    return Verdict(act=Act.LOOK) if at <= now else Verdict(wait=at - now)
 
 
 def _is_absent(facts: Facts, pace: Pace, now: int) -> bool:
@@ -165,7 +179,7 @@ def _bootstrapping(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.redeemed or facts.runner is not None:
         return Verdict(to=S.ENROLLING, reason="it has enrolled", due_in=facts.deadlines.enrol)
     trouble = _trouble(facts, pace, now, "it did not enrol in time")
-    return trouble or _look(facts, pace, now)
+    return trouble or _watch(facts, pace, now)
 
 
 def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
@@ -176,7 +190,7 @@ def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
         if runner.admission is Admission.VERIFIED and runner.state is not RunnerState.OFFLINE:
             return Verdict(to=S.HEALTHY, reason="its runner is admitted")
     trouble = _trouble(facts, pace, now, "its runner was not admitted in time")
-    return trouble or _look(facts, pace, now)
+    return trouble or _watch(facts, pace, now)
 
 
 def _sick(runner: RunnerFacts, facts: Facts) -> Verdict:
@@ -198,7 +212,7 @@ def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
     runner = facts.runner
     if runner is not None and runner.admission in (Admission.QUARANTINED, Admission.REJECTED):
         return _sick(runner, facts)
-    return Verdict(wait=RARELY_MS)
+    return Verdict(wait=SELDOM_MS)
 
 
 def _lost(facts: Facts, pace: Pace, now: int) -> Verdict | None:
@@ -223,13 +237,18 @@ def _draining(facts: Facts, pace: Pace, now: int) -> Verdict:
         return Verdict(to=S.TERMINATING, reason="nothing runs on it any more")
     if facts.due_at is not None and now >= facts.due_at:
         return Verdict(to=S.TERMINATING, reason=f"{leases} leases did not end in time")
-    return Verdict(wait=pace.look)
+    return _until_due(facts, now)
 
 
 def _quarantined(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.is_released or (facts.due_at is not None and now >= facts.due_at):
         return Verdict(to=S.TERMINATING, reason="kept long enough")
-    return Verdict(wait=RARELY_MS)
+    return _until_due(facts, now)
+
+
+def _until_due(facts: Facts, now: int) -> Verdict:
+    left = SELDOM_MS if facts.due_at is None else facts.due_at - now
+    return Verdict(wait=min(left, SELDOM_MS))
 
 
 def _failed(facts: Facts, pace: Pace, now: int) -> Verdict:
@@ -245,7 +264,7 @@ def _terminating(facts: Facts, pace: Pace, now: int) -> Verdict:
         return _look(facts, pace, now) if facts.has_ref else Verdict(wait=RARELY_MS)
     if facts.machine is not M.GONE and now >= facts.asked_at + pace.ask_again:
         return Verdict(act=Act.TERMINATE)
-    return _look(facts, pace, now)
+    return _watch(facts, pace, now)
 
 
 def _is_gone(facts: Facts, pace: Pace, now: int) -> bool:

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -191,7 +191,7 @@ def _standings(
 
 def _by_fleet(
     connection: sa.Connection,
-    query: sa.Select[*tuple[object, ...]],
+    query: sa.Select[*tuple[Any, ...]],
     *,
     given: Mapping[str, object],
 ) -> Mapping[str, list[Row]]:

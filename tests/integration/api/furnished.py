@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
-import yaml
 
 from activities.connection import payload_codec
 from activities.encryption import EncryptionCodec
@@ -40,12 +39,12 @@ WORK: Final = {
     "caches": {"pip": {"path": ".cache", "key": "a.lock"}},
 }
 WHY: Final = {"actor": "ann", "reason": "a test"}
-FLEET: Final = yaml.safe_load("""
-name: builders
-capacity: {resources: {cpu: 4, memory: 8Gi, disk: 20Gi, slots: 4}}
-offerings: [{name: only, cost: 0.25}]
-scaling: {max: 10}
-""")
+FLEET: Final = {
+    "name": "builders",
+    "capacity": {"resources": {"cpu": 4, "memory": "8Gi", "disk": "20Gi", "slots": 4}},
+    "offerings": [{"name": "only", "cost": 0.25}],
+    "scaling": {"max": 10},
+}
 NAMES: Final = {
     "/v1/pools/": "default",
     "/v1/runners/{name}:admit": "shut-out",
