@@ -124,9 +124,16 @@ class _Event(BaseModel, frozen=True):
     detail: _Detail
 
 
-class _Received(_Answer, frozen=True):
-    body: Annotated[str, MaxLen(LARGEST_BODY)]
+class _Batch(_Answer, frozen=True):
+    messages: tuple[object, ...] = ()
+
+
+class _Receipt(_Answer, frozen=True):
     receipt_handle: Annotated[str, MaxLen(4_096)]
+
+
+class _Received(_Receipt, frozen=True):
+    body: Annotated[str, MaxLen(LARGEST_BODY)]
 
 
 _INSTANCE = TypeAdapter(Instance)
@@ -163,19 +170,19 @@ def made(answer: object) -> Instance:
     Raises:
         Ambiguous: something was, and it cannot be read what.
     """
-    entries = answer.get("Instances") if isinstance(answer, Mapping) else None
-    if not isinstance(entries, list) or len(entries) != 1:
-        raise Ambiguous("RunInstances: an answer without a machine")
     try:
-        return instance(entries[0])
-    except Unavailable as error:
-        raise Ambiguous(error.message) from error
+        (entry,) = _Reservation.model_validate(answer).instances
+        return instance(entry)
+    except (ValueError, Unavailable) as error:
+        raise Ambiguous("RunInstances: an answer without a machine") from error
 
 
-def messages(answer: object) -> list[object]:
+def messages(answer: object) -> tuple[object, ...]:
     """Read the messages that a queue handed out; what is none of them says nothing."""
-    found = answer.get("Messages") if isinstance(answer, Mapping) else None
-    return found if isinstance(found, list) else []
+    try:
+        return _Batch.model_validate(answer).messages
+    except ValidationError:
+        return ()
 
 
 def notice(message: object) -> Interruption | None:
@@ -204,8 +211,10 @@ def notice(message: object) -> Interruption | None:
 
 def receipt(message: object) -> str | None:
     """Read by what a message is forgotten, whatever it says."""
-    handle = message.get("ReceiptHandle") if isinstance(message, Mapping) else None
-    return handle if isinstance(handle, str) else None
+    try:
+        return _Receipt.model_validate(message).receipt_handle
+    except ValidationError:
+        return None
 
 
 def placed(offering: Offering, image: str) -> dict[str, object]:
