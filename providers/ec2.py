@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Final, cast
+from typing import Annotated, Final
 
 from annotated_types import MaxLen
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
@@ -124,9 +124,16 @@ class _Event(BaseModel, frozen=True):
     detail: _Detail
 
 
-class _Received(_Answer, frozen=True):
-    body: Annotated[str, MaxLen(LARGEST_BODY)]
+class _Batch(_Answer, frozen=True):
+    messages: tuple[object, ...] = ()
+
+
+class _Receipt(_Answer, frozen=True):
     receipt_handle: Annotated[str, MaxLen(4_096)]
+
+
+class _Received(_Receipt, frozen=True):
+    body: Annotated[str, MaxLen(LARGEST_BODY)]
 
 
 _INSTANCE = TypeAdapter(Instance)
@@ -163,30 +170,19 @@ def made(answer: object) -> Instance:
     Raises:
         Ambiguous: something was, and it cannot be read what.
     """
-    entries = _list_in(answer, "Instances")
-    if len(entries) != 1:
-        raise Ambiguous("RunInstances: an answer without a machine")
     try:
-        return instance(entries[0])
-    except Unavailable as error:
-        raise Ambiguous(error.message) from error
+        (entry,) = _Reservation.model_validate(answer).instances
+        return instance(entry)
+    except (ValueError, Unavailable) as error:
+        raise Ambiguous("RunInstances: an answer without a machine") from error
 
 
-def messages(answer: object) -> list[object]:
+def messages(answer: object) -> tuple[object, ...]:
     """Read the messages that a queue handed out; what is none of them says nothing."""
-    return _list_in(answer, "Messages")
-
-
-def _in(answer: object, name: str) -> object:
-    """Take a part out of an answer, if it has one of that name."""
-    if not isinstance(answer, Mapping):
-        return None
-    return cast("Mapping[str, object]", answer).get(name)
-
-
-def _list_in(answer: object, name: str) -> list[object]:
-    found = _in(answer, name)
-    return cast("list[object]", found) if isinstance(found, list) else []
+    try:
+        return _Batch.model_validate(answer).messages
+    except ValidationError:
+        return ()
 
 
 def notice(message: object) -> Interruption | None:
@@ -215,8 +211,10 @@ def notice(message: object) -> Interruption | None:
 
 def receipt(message: object) -> str | None:
     """Read by what a message is forgotten, whatever it says."""
-    handle = _in(message, "ReceiptHandle")
-    return handle if isinstance(handle, str) else None
+    try:
+        return _Receipt.model_validate(message).receipt_handle
+    except ValidationError:
+        return None
 
 
 def placed(offering: Offering, image: str) -> dict[str, object]:
