@@ -351,15 +351,24 @@ def bounds_of_runner(connection: sa.Connection, runner_name: str) -> dict[str, o
     return {"drain_requested": 1, "drain_reason": f"its machine is {state}"}
 
 
-def jobs_of_runner(connection: sa.Connection, runner_name: str) -> int | None:
-    """Tell how many jobs a new runner may have, where that is bounded (FOP-008)."""
+def born_with(connection: sa.Connection, runner_name: str) -> dict[str, object]:
+    """Say what a new runner has from its fleet: its pool, how many jobs it may have (FOP-008)."""
     query = (
         sa.select(_fleets.c.spec)
         .join(_instances, _fleets.c.fleet_id == _instances.c.fleet_id)
         .where(_instances.c.runner_name == runner_name)
     )
     found = connection.execute(query).scalar_one_or_none()
-    return None if found is None else most_jobs(codec.decode(FleetSpec, found)) or None
+    if found is None:
+        return {}
+    spec = codec.decode(FleetSpec, found)
+    pools = tables.pools
+    pool = sa.select(pools.c.pool_id).where(pools.c.name == spec.pool)
+    known = connection.execute(pool).scalar_one_or_none() if spec.pool else None
+    return {
+        "jobs_left": most_jobs(spec) or None,
+        **({} if known is None else {"pool_id": known}),
+    }
 
 
 def most_jobs(spec: FleetSpec) -> int:
