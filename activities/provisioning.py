@@ -34,6 +34,7 @@ from forgeyard.fleet.ports import (
     Sought,
 )
 from forgeyard.model.enrolment import Expectation, Grant
+from forgeyard.model.equipment import IsolationClass as Isolation
 from forgeyard.model.fleet import CapacityClass, FleetSpec
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import (
@@ -117,14 +118,15 @@ class ProvisioningActivities:
     def _advance(self, instance_id: str) -> Advance:
         with read(self._engine) as connection:
             policy = policies.current(connection, self._built_in).policy
-            provider = machines.provider_of(connection, instance_id)
+            provider, before = machines.provider_and_state(connection, instance_id)
         pace = self._providers[provider].pace if provider in self._providers else Pace()
         with write(self._engine) as connection:
             lineage.demand_free(connection)
             step = machine_life.advance(connection, instance_id, pace, policy.lease)
             if step.act is Act.PROVISION:
                 self._invite(connection, step)
-            return step
+        _count(step, before)
+        return step
 
     def _invite(self, connection: sa.Connection, step: Advance) -> None:
         """Make the enrolment of a machine before the machine: its window opens once it is seen."""
@@ -262,6 +264,7 @@ def grant_of(spec: FleetSpec, capacity: CapacityClass) -> Grant:
         pool=spec.pool,
         labels=dict(capacity.labels),
         trusted=tuple(trusted),
+        isolation=(Isolation(capacity.isolation.value),),
         expects=Expectation(
             platform=capacity.platform,
             architecture=capacity.architecture,

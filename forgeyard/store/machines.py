@@ -160,13 +160,16 @@ def _with_runner(connection: sa.Connection, row: Row) -> Row:
     return row if found is None else change(connection, row, runner_id=found)
 
 
-def provider_of(connection: sa.Connection, instance_id: str) -> str:
-    """Name the provider of a machine.
+def provider_and_state(
+    connection: sa.Connection, instance_id: str
+) -> tuple[str, CapacityInstanceState]:
+    """Name the provider of a machine, and where the machine stands.
 
     Raises:
         NotFound: there is no such machine.
     """
-    return changes.part_of(connection, INSTANCE, instance_id, "provider")
+    row = changes.find(connection, INSTANCE, instance_id)
+    return str(row["provider"]), CapacityInstanceState(row["state"])
 
 
 def is_frozen(connection: sa.Connection, provider: str) -> bool:
