@@ -214,6 +214,19 @@ class ProvisioningActivities:
                 how(connection, row)
 
 
+def _count(step: Advance, before: CapacityInstanceState) -> None:
+    """Count what came of a machine that was coming."""
+    row, fleet = step.known.row, step.known.fleet["name"]
+    after = step.known.facts.state
+    if before not in COMING or after in COMING:
+        return
+    if after is CapacityInstanceState.HEALTHY:
+        took = row["healthy_at"] - row["requested_at"]
+        telemetry.FLEET_PROVISION_LATENCY.labels(fleet).observe(took / 1000)
+    elif row["calls"]:
+        telemetry.FLEET_BOOTSTRAP_FAILURES.labels(fleet).inc()
+
+
 def _told(connection: sa.Connection, row: Row, act: Act | None, machine: Machine | None) -> None:
     if act is Act.TERMINATE:
         return
