@@ -33,6 +33,8 @@ from forgeyard.fleet.ports import (
     ProvisionRequest,
     Sought,
 )
+from forgeyard.fleet.view import COMING
+from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.enrolment import Expectation, Grant
 from forgeyard.model.equipment import IsolationClass as Isolation
 from forgeyard.model.fleet import CapacityClass, FleetSpec
