@@ -116,6 +116,11 @@ class Yard(House):
         """Read how the machines stand, oldest first."""
         return [row["state"] for row in self.machines()]
 
+    def tended_at(self, fleet: contracts.Fleet) -> int:
+        """Tell when a fleet was decided about last."""
+        own = fleet_tables.fleets.c.fleet_id == fleet.fleet_id
+        return self.rows(sa.select(fleet_tables.fleets).where(own))[0]["tended_at"]
+
     def audited(self, fleet: contracts.Fleet) -> list[dict]:
         """Read what the audit trail says of a fleet."""
         audit = tables.audit
