@@ -127,13 +127,13 @@ class Yard(House):
         query = sa.select(audit).where(audit.c.target == fleet.fleet_id)
         return self.rows(query.order_by(audit.c.audit_id))
 
-    async def until_states(self, *states: str, within_s: float = 30.0) -> None:
+    async def until_states(self, *states: str, within_s: float = 120.0) -> None:
         """Wait until the machines stand so, oldest first."""
         await until(
             lambda: self.states() == list(states), within_s=within_s, or_say=lambda: self.told()
         )
 
-    async def until_empty(self, *, within_s: float = 30.0) -> None:
+    async def until_empty(self, *, within_s: float = 120.0) -> None:
         """Wait until every machine has ended, in the store and at its provider."""
         await until(
             lambda: set(self.states()) <= {"terminated"} and not self.provider.existing(),
