@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
-import sqlalchemy as sa
 from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowHandle,
@@ -15,11 +14,10 @@ from temporalio.exceptions import ApplicationError
 
 from activities import contracts, starts
 from forgeyard.model.fleet import ScaleUp
-from forgeyard.store import fleet_tables
 from tests.builders import a_job_spec
 from tests.integration.temporal.house import Cost, House, until
 from tests.integration.temporal.test_operator import reset
-from tests.integration.temporal.yard import Agents, Yard, eager
+from tests.integration.temporal.yard import Agents, Yard, eager, later
 from worker.wiring import build_worker
 
 pytestmark = pytest.mark.integration
@@ -78,7 +76,7 @@ async def test_a_run_of_the_reconciler_stays_far_below_the_limits(
 async def test_many_machines_are_begun_together_though_nobody_serves_their_provider(
     yard: Yard, record_property: Callable[[str, object], None]
 ) -> None:
-    """Decisions do not wait for a provider, and its machines' workflows are started side by side."""
+    """Decisions do not wait for a provider; the machines of one are begun side by side."""
     fleet = yard.apply(eager(most=40, up=ScaleUp(per_minute=1_000, burst=1_000)))
     yard.scale(fleet, 40)
     async with build_worker(yard.client, yard.parts):
@@ -121,15 +119,6 @@ async def until_back(yard: Yard, handle: WorkflowHandle) -> None:
         return is_other and (await newest.describe()).status == RUNNING
 
     await until(back, within_s=60, or_say=lambda: f"{handle.id} did not come back")
-
-
-def later(yard: Yard) -> None:
-    """Let so much time pass that a machine's workflow or a reconciler is missed."""
-    for table, name in (
-        (fleet_tables.capacity_instances, "tended_until"),
-        (fleet_tables.fleets, "tended_at"),
-    ):
-        yard.change(sa.update(table).values({name: table.c[name] - 3_600_000}))
 
 
 @both_ways

@@ -107,6 +107,14 @@ class Yard(House):
         described = await self.client.get_workflow_handle(workflow_id).describe()
         return self.client.get_workflow_handle(workflow_id, run_id=described.run_id)
 
+    def fleets(self) -> list[contracts.Fleet]:
+        """List the fleets."""
+        rows = self.rows(sa.select(fleet_tables.fleets))
+        return [
+            contracts.Fleet(fleet_id=row["fleet_id"], partition=self.partition, name=row["name"])
+            for row in rows
+        ]
+
     def machines(self) -> list[dict]:
         """Read the rows of all machines, oldest first."""
         instances = fleet_tables.capacity_instances
@@ -159,6 +167,15 @@ class Yard(House):
             end = events[-1].workflow_execution_continued_as_new_event_attributes
             run_id = end.new_execution_run_id
         return found
+
+
+def later(yard: Yard) -> None:
+    """Let so much time pass that a machine's workflow or a reconciler is missed."""
+    for table, name in (
+        (fleet_tables.capacity_instances, "tended_until"),
+        (fleet_tables.fleets, "tended_at"),
+    ):
+        yard.change(sa.update(table).values({name: table.c[name] - 3_600_000}))
 
 
 @dataclass(kw_only=True)
