@@ -115,7 +115,7 @@ def until_nothing_is_left(plant: Plant, fleet: str, rng: random.Random) -> None:
     )
 
 
-@pytest.mark.requirement("FRC-004", "FRC-006", "INV-060")
+@pytest.mark.requirement("FRC-004", "FRC-006", "FRC-007", "TST-015", "TST-016")
 def test_a_worker_killed_between_a_machine_and_its_record_makes_no_second_one(
     plant: Plant, rounds: Rounds
 ) -> None:
