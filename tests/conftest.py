@@ -56,6 +56,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--chaos-rounds", type=int, default=1, help="how often to repeat each fault")
     group.addoption("--chaos-agents", type=int, default=200, help="how many agents reconnect")
     group.addoption("--chaos-outage", type=float, default=8.0, help="how long a database is gone")
+    group.addoption("--fuzz-cases", type=int, default=10, help="drawn requests to each route")
     group = parser.getgroup("simulation")
     group.addoption("--simulation-seed", type=int, default=1, help="the first seed")
     group.addoption("--simulation-seeds", type=int, default=40, help="how many seeds")

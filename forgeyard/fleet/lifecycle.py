@@ -152,12 +152,13 @@ def _watch(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.missing_since is not None:
         return _look(facts, pace, now)
     at = facts.looked_at + max(pace.look, (facts.looked_at - facts.asked_at) // 2)
+    at = max(at, facts.next_at)
     return _look_at(at if facts.due_at is None else min(at, facts.due_at), now)
 
 
 def _look(facts: Facts, pace: Pace, now: int) -> Verdict:
-    """Look, unless that was done a moment ago."""
-    return _look_at(facts.looked_at + pace.look, now)
+    """Look, unless that was done a moment ago, or its provider could not be asked then."""
+    return _look_at(max(facts.looked_at + pace.look, facts.next_at), now)
 
 
 def _look_at(at: int, now: int) -> Verdict:

@@ -36,7 +36,7 @@ class Muster:
     unwell: Machines
     """Without a lease, and not well enough for one."""
     lapsed: Machines
-    """They have served their time, as many as are drained at once."""
+    """They have served their time; of the old ones as many as are drained at once."""
     spared: int
     """How many more have served their time, but are pinned."""
 
@@ -55,17 +55,15 @@ def muster(view: FleetView, demand: Demand, now: int) -> Muster:
     """Sort the machines of a fleet."""
     there = sorted((it for it in view.instances if it.may_exist), key=lambda it: it.instance_id)
     healthy = [it for it in there if it.state is CapacityInstanceState.HEALTHY]
-    interrupted = [it for it in there if it.interrupted and _is_at_work(it)]
+    interrupted = [it for it in there if it.interrupted and _is_up(it)]
     blocked = [it for it in healthy if it.image in view.blocked_images and not it.interrupted]
     others = [it for it in healthy if not it.interrupted and it not in blocked]
     unwell = [it for it in others if not it.is_healthy]
     well = [it for it in others if it.is_healthy]
     old = [it for it in well if has_served(it, view, now)]
-    lapsed = [it for it in old if not is_pinned(it, now)]
-    lapsed.sort(key=lambda it: (it.requested_at, it.instance_id))
-    lapsed = lapsed[: view.spec.scaling.down.at_once]
+    lapsed = _let_go([it for it in old if not is_pinned(it, now)], view)
     ready = _without(well, lapsed)
-    busy = [it for it in ready if it.leases or it.runner_id in demand.placing]
+    busy = [it for it in ready if _has_work(it, demand)]
     return Muster(
         existing=_counted(there, view),
         coming=tuple(it for it in there if it.state in COMING and not it.interrupted),
@@ -74,7 +72,7 @@ def muster(view: FleetView, demand: Demand, now: int) -> Muster:
         returning=tuple(it for it in there if _can_return(it, view, now)),
         interrupted=tuple(interrupted),
         blocked=tuple(blocked),
-        unwell=tuple(it for it in unwell if not it.leases),
+        unwell=tuple(it for it in unwell if not _has_work(it, demand)),
         lapsed=tuple(lapsed),
         spared=sum(is_pinned(it, now) for it in old),
     )
@@ -95,7 +93,21 @@ def has_served(instance: InstanceView, view: FleetView, now: int) -> bool:
     return life.kind is LifetimeKind.MAX_JOBS and 0 < life.jobs <= jobs
 
 
-def _is_at_work(instance: InstanceView) -> bool:
+def _let_go(old: list[InstanceView], view: FleetView) -> list[InstanceView]:
+    """Let go of the oldest that have served their time; of those that had their jobs, all.
+
+    A job more than it may have is what the limit is there to prevent; an hour more is not.
+    """
+    by_age = view.spec.lifetime.kind is LifetimeKind.MAX_AGE
+    oldest = sorted(old, key=lambda it: (it.requested_at, it.instance_id))
+    return oldest[: view.spec.scaling.down.at_once] if by_age else oldest
+
+
+def _has_work(instance: InstanceView, demand: Demand) -> bool:
+    return instance.leases > 0 or instance.runner_id in demand.placing
+
+
+def _is_up(instance: InstanceView) -> bool:
     """Tell whether draining a machine would mean anything."""
     return instance.state in COMING or instance.state is CapacityInstanceState.HEALTHY
 

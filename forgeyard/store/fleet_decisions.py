@@ -17,7 +17,7 @@ from forgeyard.fleet.view import Allocation, FleetDecision, FleetView
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import FleetHealth, FleetState
 from forgeyard.scheduler.demand import Demand
-from forgeyard.store import changes, codec, fleet_tables, machine_life, machines
+from forgeyard.store import changes, codec, fleet_history, fleet_tables, machine_life, machines
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
@@ -96,6 +96,7 @@ def commit(
         one for one in decision.keep if machine_life.keep(connection, one, why="needed after all")
     )
     _count_spend(connection, view, now=now)
+    fleet_history.note(connection, view.fleet_id, needed=decision.needed, now=now)
     health, why = _health(connection, view, now=now)
     number = _record(connection, fleet, decision, demand, launched=launched, now=now)
     own = _fleets.c.fleet_id == view.fleet_id

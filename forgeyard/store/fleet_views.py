@@ -4,7 +4,7 @@ Nothing here changes a row or locks one.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -17,6 +17,7 @@ from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import DAY_MS, CapacityClass, Market, Offering, Override
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import codec, fleet_tables, fleets, tables
+from forgeyard.store.batch import Query
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.fleets import FleetRecord
@@ -191,7 +192,7 @@ def _standings(
 
 def _by_fleet(
     connection: sa.Connection,
-    query: sa.Select[*tuple[object, ...]],
+    query: Query,
     *,
     given: Mapping[str, object],
 ) -> Mapping[str, list[Row]]:
@@ -287,7 +288,7 @@ def machine(connection: sa.Connection, instance_id: str) -> MachineRecord:
     return _machines(connection, [dict(row)])[0]
 
 
-def _machines(connection: sa.Connection, rows: list[Row]) -> tuple[MachineRecord, ...]:
+def _machines(connection: sa.Connection, rows: Sequence[Row]) -> tuple[MachineRecord, ...]:
     ids = [row["runner_id"] for row in rows if row["runner_id"] is not None]
     live = [state.value for state in LIVE_LEASE_STATES]
     held = {

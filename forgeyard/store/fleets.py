@@ -236,6 +236,12 @@ def find(connection: sa.Connection, name_or_id: str) -> Row:
     return _read(connection, _NAMED, name_or_id)
 
 
+def present(connection: sa.Connection, name_or_id: str) -> FleetRecord | None:
+    """Show a fleet, if there is one of this name."""
+    row = connection.execute(_NAMED, {"own": name_or_id}).mappings().first()
+    return None if row is None else view(dict(row))
+
+
 def list_all(connection: sa.Connection) -> tuple[FleetRecord, ...]:
     """List the fleets that are not deleted, by name."""
     return tuple(view(dict(row)) for row in connection.execute(_ALL).mappings())
@@ -330,7 +336,7 @@ def lock(connection: sa.Connection, name_or_id: str) -> Row:
     return _read(connection, _LOCK, name_or_id)
 
 
-def _read(connection: sa.Connection, query: sa.Select[tuple[object]], name_or_id: str) -> Row:
+def _read(connection: sa.Connection, query: sa.Select[*tuple[object, ...]], name_or_id: str) -> Row:
     row = connection.execute(query, {"own": name_or_id}).mappings().first()
     if row is None:
         raise NotFound(f"no fleet {name_or_id}", field="fleet", value=name_or_id)

@@ -137,10 +137,12 @@ def _strangers(ours: Sequence[Machine], rows: Sequence[Row]) -> list[tuple[Machi
 
 
 def _is_proved(machine: Machine, row: Row) -> bool:
-    """Tell whether we asked for this machine: its name is recorded, or its key is ours."""
+    """Tell whether we asked for this machine: its name is recorded, or its key was once ours."""
     if row["provider_ref"] == machine.ref:
         return True
-    return bool(machine.tags.get(TAG_OPERATION) == machines.operation_key(row))
+    numbers = range(1, row["generation"] + 1)
+    asked = {machines.operation_key({**row, "generation": number}) for number in numbers}
+    return machine.tags.get(TAG_OPERATION) in asked
 
 
 def _orphans(

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forgeyard.agent import asking, equipment, host, probe, toolchains
-from forgeyard.config import AgentConfig, GpuConfig, ToolchainConfig
 from forgeyard.errors import InvalidQuantity
+from forgeyard.machine_settings import AgentConfig, GpuConfig, ToolchainConfig
 from forgeyard.model.capability import REPORT_VERSION, Platform, TrustClass
 from forgeyard.model.equipment import (
     Device,

@@ -11,6 +11,7 @@ import httpx
 import sqlalchemy as sa
 from fastapi import FastAPI
 
+from activities.encryption import EncryptionCodec
 from forgeyard.api.agent_app import create_agent_app
 from forgeyard.api.agent_callers import SessionOwners
 from forgeyard.api.app import create_app
@@ -32,6 +33,7 @@ from tests.builders import RNG, a_registration, some_capabilities
 TOKEN = "sesame-open"
 HEADERS = {"authorization": f"Bearer {TOKEN}"}
 NO_ISSUER = OidcConfig()
+PATIENT = ApiConfig(long_poll_s=10)
 LIMITS = LimitsConfig(source=2**20, output=2**20, log_per_attempt=2**20)
 
 
@@ -183,6 +185,8 @@ async def open_house(
     *,
     limits: LimitsConfig = LIMITS,
     oidc: OidcConfig = NO_ISSUER,
+    api: ApiConfig = PATIENT,
+    codec: EncryptionCodec | None = None,
 ) -> AsyncIterator[House]:
     """Run the reader of the polls and connect clients to both applications."""
     policy = SchedulingPolicy()
@@ -195,7 +199,7 @@ async def open_house(
     blobs = FileBlobStore(folder / "blobs")
     reader = AssignmentReader(assignments, period_s=0.01)
     policies = PolicyCache(policy)
-    config = Config(data_dir=folder, limits=limits, oidc=oidc, api=ApiConfig(long_poll_s=10))
+    config = Config(data_dir=folder, limits=limits, oidc=oidc, api=api)
     deps = ApiDependencies(
         engine=engine,
         blobs=blobs,
@@ -210,6 +214,7 @@ async def open_house(
         trust=Trust(config),
         owners=SessionOwners(engine),
         figures=StoreFigures(engine, "default", fresh_s=0),
+        codec=codec,
     )
     public, agent = create_app(deps), create_agent_app(deps)
     stop = asyncio.Event()

@@ -133,6 +133,8 @@ WAITS = [
     (S.HEALTHY, {**MADE, "runner": WELL}, SELDOM_MS),
     (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, 1),
     (S.QUARANTINED, {**MADE, "due_at": NOW + KEPT_MS}, SELDOM_MS),
+    (S.BOOTSTRAPPING, {**MADE, "next_at": NOW + 900}, 900),
+    (S.HEALTHY, {**MADE, "runner": WELL, "missing_since": NOW, "next_at": NOW + 30}, 30),
     (S.TERMINATING, {**MADE, "asked_at": 0, "next_at": NOW + 500}, 500),
     (S.TERMINATED, {}, 0),
 ]
@@ -299,7 +301,13 @@ def test_every_machine_that_never_works_ends_in_bounded_time(
         due_at=None if started else facts.due_at or NOW + 20 * MINUTE,
         machine=M.GONE if facts.state is S.HEALTHY else facts.machine,
     )
-    driven = Driven(facts, exists=exists, lost=lost)
+    if facts.state is S.REQUESTED:
+        facts = Facts(state=S.REQUESTED)
+    asked = facts.calls > 0 or facts.has_ref
+    seen = facts.machine is not M.GONE and facts.missing_since is None
+    seen = seen and facts.state is not S.TERMINATED
+    seen = seen and facts.operation in (Op.UNKNOWN, Op.SUCCEEDED)
+    driven = Driven(facts, exists=exists and asked and seen, lost=lost)
     driven.run(KEPT_MS)
     assert driven.facts.state is S.TERMINATED
     assert not driven.exists or facts.machine is M.GONE

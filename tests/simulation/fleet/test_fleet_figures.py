@@ -1,0 +1,55 @@
+"""Bad days of a fleet, in small: the bounds that `docs/fleet.md` states hold."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.database import Database
+from tests.simulation.fleet import figures
+from tests.simulation.fleet.story import alone
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    with alone(1):
+        yield
+
+
+def test_a_burst_is_followed_once_up_and_once_down() -> None:
+    """F25."""
+    told = figures.burst(jobs=2_000, cycles=3)
+    assert told["asked for within a minute, at most"] <= 200
+    assert told["turns within five minutes, at most"] <= 1
+
+
+def test_waves_that_are_shorter_than_the_window_are_not_followed() -> None:
+    told = figures.thrash(minutes=60)
+    assert told["machines made"] <= 3
+    assert told["turns within five minutes, at most"] <= 1
+
+
+def test_many_machines_that_are_taken_away_at_once_cost_no_job(database: Database) -> None:
+    """F20."""
+    told = figures.interruption(database, 6)
+    assert told["jobs that failed"] == 0
+    assert told["machines made instead"] <= 2 * told["taken away"]
+
+
+def test_a_provider_that_answers_500_is_hardly_asked_and_nothing_is_lost(
+    database: Database,
+) -> None:
+    """F21."""
+    told = figures.errors(database, 6)
+    assert told["calls within a minute"] <= 4 * told["machines"]
+    assert told["jobs done meanwhile"] > 0
+    assert told["machines of the other fleet"] > 0
+    assert told["machines ended without need"] == 0
+
+
+def test_a_region_that_lists_nothing_loses_nothing(database: Database) -> None:
+    """F22."""
+    told = figures.outage(database, 6)
+    assert told["machines kept"] == told["machines"]
+    assert told["ends asked for"] == 0
