@@ -16,7 +16,6 @@ from activities import contracts, starts
 from forgeyard.model.fleet import ScaleUp
 from tests.builders import a_job_spec
 from tests.integration.temporal.house import Cost, House, until
-from tests.integration.temporal.test_operator import reset
 from tests.integration.temporal.yard import Agents, Yard, eager, later
 from worker.wiring import build_worker
 
@@ -171,30 +170,6 @@ async def test_a_reconciler_that_was_ended_comes_back_and_its_machines_never_not
     assert yard.provider.calls["provision"] == 1
 
 
-async def test_resetting_the_workflow_of_a_machine_or_a_fleet_buys_nothing_twice(
-    yard: Yard,
-) -> None:
-    """F1, F2: also with a provider that would make another one for the same key."""
-    yard.provider.knobs.dedupes = False
-    fleet = yard.apply(eager())
-    yard.scale(fleet, 2)
-    async with yard.both_workers(), Agents(yard=yard).running():
-        reconciler = await yard.reconcile(fleet)
-        await until(lambda: bool(yard.provider.existing()))
-        for row in yard.machines():
-            await reset(yard, workflow_id_of(row))
-        await yard.until_states("healthy", "healthy")
-        for row in yard.machines():
-            await reset(yard, workflow_id_of(row))
-        await reset(yard, reconciler.id)
-        since = yard.tended_at(fleet)
-        await until(lambda: yard.tended_at(fleet) > since)
-        assert yard.states() == ["healthy", "healthy"]
-        assert len(yard.provider.existing()) == yard.provider.calls["provision"] == 2
-        yard.scale(fleet, 0)
-        await yard.until_empty()
-
-
 def asks(action: str, **more: object) -> contracts.FleetCommand:
     """Say what somebody types into the Web UI."""
     return contracts.FleetCommand(action=action, reason="the release is near", actor="ann", **more)
@@ -308,9 +283,8 @@ async def test_a_machine_s_workflow_that_continues_as_new_is_still_heard_and_end
 
 @pytest.mark.requirement("TST-033")
 @pytest.mark.case("FLT-070", "FLT-091")
-async def test_two_reconcilers_of_one_fleet_buy_for_a_job_once(any_yard: Yard) -> None:
-    """F27: under another id, on workers of their own; the second provider worker is stale too."""
-    yard = any_yard
+async def test_two_reconcilers_of_one_fleet_buy_for_a_job_once(yard: Yard) -> None:
+    """F27: under another id, on workers of their own."""
     fleet = yard.apply(eager(most=4))
     other = yard.at(partition=yard.partition, queue=f"{yard.queue}-other")
     assert isinstance(other, Yard)
