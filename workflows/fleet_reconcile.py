@@ -24,6 +24,8 @@ with workflow.unsafe.imports_passed_through():
 
 TICK_TIMEOUT: Final = timedelta(seconds=30)
 OBSERVE_TIMEOUT: Final = timedelta(minutes=3)
+QUEUED_TIMEOUT: Final = timedelta(seconds=10)
+"""If nobody is free to look at a provider, decisions do not wait for it."""
 HEARTBEAT: Final = timedelta(seconds=60)
 RETRY: Final = RetryPolicy(maximum_interval=timedelta(seconds=10), maximum_attempts=5)
 ONCE: Final = RetryPolicy(maximum_attempts=1)
@@ -92,6 +94,7 @@ class FleetReconcile:
                 contracts.observe_fleet,
                 self._state.fleet,
                 task_queue=contracts.provider_queue(workflow.info().task_queue),
+                schedule_to_start_timeout=QUEUED_TIMEOUT,
                 start_to_close_timeout=OBSERVE_TIMEOUT,
                 heartbeat_timeout=HEARTBEAT,
                 retry_policy=ONCE,

@@ -1,4 +1,4 @@
-"""Where the Temporal Web UI tells the story of an attempt."""
+"""Where the Temporal Web UI tells the story of an attempt, a fleet or a machine."""
 
 from urllib.parse import quote
 
@@ -22,4 +22,18 @@ def temporal_ui(config: Config, url: str | None) -> str | None:
 
 def attempt_link(ui: str | None, job_id: str, number: int) -> str:
     """Link to the workflow of one attempt."""
-    return f"{ui or ''}/workflows/{quote(f'attempt/{job_id}/{number}', safe='')}"
+    return _workflow(ui, f"attempt/{job_id}/{number}")
+
+
+def fleet_link(ui: str | None, fleet_id: str) -> str:
+    """Link to the reconciler of a fleet."""
+    return _workflow(ui, f"fleet/{fleet_id}")
+
+
+def instance_link(ui: str | None, instance_id: str) -> str:
+    """Link to the workflow of one machine."""
+    return _workflow(ui, f"instance/{instance_id}")
+
+
+def _workflow(ui: str | None, workflow_id: str) -> str:
+    return f"{ui or ''}/workflows/{quote(workflow_id, safe='')}"

@@ -23,7 +23,8 @@ from forgeyard.config import StoreConfig, TemporalConfig
 from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
-from tests.integration.replay.cases import CASES, Case
+from tests.integration.replay.cases import Case
+from tests.integration.replay.fleet_cases import CASES
 from tests.integration.replay.histories import BASELINE, REFRESH, ROOT, baseline, commands, load
 from tests.integration.temporal.house import QUICK, House
 from tests.integration.temporal.server import Server

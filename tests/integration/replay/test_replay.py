@@ -10,7 +10,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 import workflows
-from tests.integration.replay.cases import CASES
+from tests.integration.replay.fleet_cases import CASES
 from tests.integration.replay.histories import REFRESH, ROOT, baseline, commands, load, recorded
 from worker.wiring import WORKFLOWS, sandbox
 
@@ -20,6 +20,12 @@ BROKEN = {
     "SchedulerLoop": ("scheduler_loop", "contracts.SCHEDULING_CYCLE,", "contracts.UPKEEP,"),
     "SchedulingCycle": ("scheduling_cycle", "contracts.plan_cycle,", "contracts.relay_outbox,"),
     "Upkeep": ("upkeep", "contracts.ensure_loop,", "contracts.sweep,"),
+    "FleetReconcile": ("fleet_reconcile", "contracts.tick_fleet,", "contracts.command_fleet,"),
+    "CapacityInstance": (
+        "capacity_instance",
+        "contracts.advance_instance,",
+        "contracts.observe_fleet,",
+    ),
 }
 """For each type its module, and a piece of it that a careless change may turn into another."""
 

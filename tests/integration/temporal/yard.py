@@ -107,6 +107,14 @@ class Yard(House):
         described = await self.client.get_workflow_handle(workflow_id).describe()
         return self.client.get_workflow_handle(workflow_id, run_id=described.run_id)
 
+    def fleets(self) -> list[contracts.Fleet]:
+        """List the fleets."""
+        rows = self.rows(sa.select(fleet_tables.fleets))
+        return [
+            contracts.Fleet(fleet_id=row["fleet_id"], partition=self.partition, name=row["name"])
+            for row in rows
+        ]
+
     def machines(self) -> list[dict]:
         """Read the rows of all machines, oldest first."""
         instances = fleet_tables.capacity_instances
@@ -116,19 +124,24 @@ class Yard(House):
         """Read how the machines stand, oldest first."""
         return [row["state"] for row in self.machines()]
 
+    def tended_at(self, fleet: contracts.Fleet) -> int:
+        """Tell when a fleet was decided about last."""
+        own = fleet_tables.fleets.c.fleet_id == fleet.fleet_id
+        return self.rows(sa.select(fleet_tables.fleets).where(own))[0]["tended_at"]
+
     def audited(self, fleet: contracts.Fleet) -> list[dict]:
         """Read what the audit trail says of a fleet."""
         audit = tables.audit
         query = sa.select(audit).where(audit.c.target == fleet.fleet_id)
         return self.rows(query.order_by(audit.c.audit_id))
 
-    async def until_states(self, *states: str, within_s: float = 30.0) -> None:
+    async def until_states(self, *states: str, within_s: float = 120.0) -> None:
         """Wait until the machines stand so, oldest first."""
         await until(
             lambda: self.states() == list(states), within_s=within_s, or_say=lambda: self.told()
         )
 
-    async def until_empty(self, *, within_s: float = 30.0) -> None:
+    async def until_empty(self, *, within_s: float = 120.0) -> None:
         """Wait until every machine has ended, in the store and at its provider."""
         await until(
             lambda: set(self.states()) <= {"terminated"} and not self.provider.existing(),
@@ -154,6 +167,15 @@ class Yard(House):
             end = events[-1].workflow_execution_continued_as_new_event_attributes
             run_id = end.new_execution_run_id
         return found
+
+
+def later(yard: Yard) -> None:
+    """Let so much time pass that a machine's workflow or a reconciler is missed."""
+    for table, name in (
+        (fleet_tables.capacity_instances, "tended_until"),
+        (fleet_tables.fleets, "tended_at"),
+    ):
+        yard.change(sa.update(table).values({name: table.c[name] - 3_600_000}))
 
 
 @dataclass(kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forgeyard.cli.endpoint import checked_url, read_token, resolve, resolve_agent
-from forgeyard.cli.links import attempt_link, temporal_ui
+from forgeyard.cli.links import attempt_link, fleet_link, instance_link, temporal_ui
 from forgeyard.config import ApiConfig, ClientConfig, Config, TemporalConfig
 from forgeyard.errors import InvalidRequest, NotFound, Unauthenticated
 
@@ -114,6 +114,8 @@ def test_links_lead_to_the_web_ui_of_the_system_that_was_asked(config: Config) -
     ui = temporal_ui(config, None)
     assert ui == "http://127.0.0.1:4713/namespaces/default"
     assert attempt_link(ui, "job_1", 2).endswith("/default/workflows/attempt%2Fjob_1%2F2")
+    assert fleet_link(ui, "flt_1").endswith("/default/workflows/fleet%2Fflt_1")
+    assert instance_link(ui, "cin_1").endswith("/default/workflows/instance%2Fcin_1")
     assert temporal_ui(config, ELSEWHERE) is None, "that system has a web UI of its own"
 
 
