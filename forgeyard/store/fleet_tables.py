@@ -91,6 +91,15 @@ fleet_decisions = sa.Table(
     sa.Index("ix_fleet_decisions_at", "at"),
 )
 
+fleet_history = sa.Table(
+    "fleet_history",
+    metadata,
+    sa.Column("fleet_id", sa.Text, sa.ForeignKey("fleets.fleet_id"), primary_key=True),
+    sa.Column("at", sa.BigInteger, primary_key=True, autoincrement=False),  # five minutes from here
+    number("needed"),  # the most that demand alone needed in them
+    sa.Index("ix_fleet_history_at", "at"),
+)
+
 fleet_allocations = sa.Table(
     "fleet_allocations",
     metadata,

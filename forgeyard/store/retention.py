@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.config import RetentionConfig
-from forgeyard.store import lineage, parked_classes, tables
+from forgeyard.store import fleet_history, fleet_tables, lineage, parked_classes, tables
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import database_now, read, write
 
@@ -25,8 +25,8 @@ _HOUR = 3_600_000
 class Forgotten:
     """How many attempts lost their log, and how many artifacts, caches and blobs were deleted.
 
-    `traces` counts delivered events, old cycles, idempotency keys, refusals, habits and
-    findings.
+    `traces` counts delivered events, old cycles, idempotency keys, refusals, habits,
+    findings and what fleets once needed.
     """
 
     logs: int
@@ -202,7 +202,7 @@ def _traces(
     """Name what only served its moment: a table's key, and which of its rows are old."""
     outbox, attempts, cycles = tables.outbox, tables.attempts, tables.cycles
     keys, refusals, habits = tables.idempotency, tables.refusals, tables.habits
-    findings = tables.findings
+    findings, needs = tables.findings, fleet_tables.fleet_history
     # A stream that is not settled may go on, and numbers its events after those that are there.
     settled = sa.exists().where(
         attempts.c.attempt_id == outbox.c.stream, attempts.c.settled_at < before
@@ -214,6 +214,7 @@ def _traces(
         (refusals.c.job_id, refusals.c.until_at < now),
         (habits.c.job_name, habits.c.noted_at < before),
         (findings.c.finding_id, findings.c.seen_at < before),
+        (needs.c.at, needs.c.at < now - fleet_history.KEPT_MS),
     )
 
 

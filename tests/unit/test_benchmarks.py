@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import commit, cycle
+from benchmarks import commit, cycle, forecast
 from benchmarks.contenders import PGQUEUER, PROCRASTINATE, PeerUnavailable, Taken, found, installed
 
 
@@ -64,3 +64,35 @@ def test_the_rate_of_a_cycle_counts_all_its_steps() -> None:
     figures = cycle.figures_of([one, one, {**one, "commit": 9.0}])
     assert figures["leases_per_second"] == pytest.approx(2_000)
     assert [goal.holds for goal in cycle.goals_of(figures)] == [True]
+
+
+def said(count: int | None) -> forecast.Said:
+    return forecast.Said(count=count, low=4, high=8, cpu_s=0.05)
+
+
+def test_a_forecast_is_held_against_what_came_and_where_there_is_none_as_many_as_now_counts() -> (
+    None
+):
+    steps = [2] * 10 + [6, 6, 2, 2, 2]
+    figures = forecast.figures_of("weekdays", steps, [8, 10], [said(5), said(None)], [3.05, 6.5])
+    assert figures == {
+        "weekdays_ours_mae": pytest.approx((1 + 4) / 2),
+        "weekdays_last_value_mae": pytest.approx(4),
+        "weekdays_mean_mae": pytest.approx(4),
+        "weekdays_statsmodels_mae": pytest.approx((3 + 1) / 2),
+        "weekdays_advised": 0.5,
+        "weekdays_coverage": 1,
+    }
+
+
+def test_a_forecast_has_a_goal_for_each_load_and_one_for_the_peer_that_was_measured() -> None:
+    loads = ("weekdays", "trend", "nightly", "bursts", "walk")
+    figures = {f"{load}_{who}_mae": 2.0 for load in loads for who in ("ours", "last_value")}
+    figures |= {f"{load}_mean_mae": 8.0 for load in loads}
+    figures |= {f"{load}_coverage": 0.9 for load in loads} | {"forecast_cpu_ms": 90.0}
+    goals = forecast.goals_of(figures)
+    assert [goal.holds for goal in goals] == [False] * 3 + [True] * 8
+    peer = {f"{load}_statsmodels_mae": 1.0 for load in loads}
+    assert [goal.goal for goal in forecast.goals_of(figures | peer) if goal not in goals] == [
+        "off, ours ÷ statsmodels, regular ≤ 1.1"
+    ]
