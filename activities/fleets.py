@@ -30,6 +30,7 @@ from forgeyard.store import (
     lineage,
     machines,
     policies,
+    rollouts,
     sightings,
 )
 from forgeyard.store.engine import database_now, read, write
@@ -117,6 +118,7 @@ class FleetActivities:
             )
             gone = fleet_decisions.finish_deletion(connection, view.fleet_id)
         _count(view, done)
+        rollout_id, image = self._untended_rollout(view.fleet_id)
         return contracts.FleetTick(
             gone=gone,
             wanted=decision.wanted,
@@ -127,6 +129,8 @@ class FleetActivities:
             health=done.health.value,
             line=told(view, decision),
             untended=self._untended(view.fleet_id),
+            rollout_id=rollout_id,
+            image=image,
             wait_ms=self._rhythm.look,
         )
 
@@ -138,6 +142,11 @@ class FleetActivities:
             contracts.Machine(instance_id=instance_id, runner_name=name)
             for instance_id, name in rows
         )
+
+    def _untended_rollout(self, fleet_id: str) -> tuple[str, str]:
+        with read(self._engine) as connection:
+            before = database_now(connection) - UNTENDED_MS
+            return rollouts.untended(connection, fleet_id, before=before) or ("", "")
 
     @activity.defn(name="fleet.observe")
     def observe_fleet(self, request: contracts.Fleet) -> contracts.Observed:
