@@ -2,8 +2,8 @@
 
 A process says here what it did: each figure is a sum over processes, so Prometheus adds them up.
 What must be right whichever process is asked is read from SQL instead, by `forgeyard.api.metrics`.
-Labels come from enumerations of ours: no name and no id of a tenant, a run, a job or a runner is
-ever one (MET-021).
+Labels come from enumerations of ours, or name a fleet: no name and no id of a tenant, a run, a job
+or a runner is ever one (MET-021).
 """
 
 from collections.abc import Generator, Iterable
@@ -145,6 +145,19 @@ FLEET_SCALE_DOWN = Counter(
     "forgeyard_fleet_scale_down",
     "Machines that decisions of this process let go.",
     ("fleet",),
+    registry=REGISTRY,
+)
+FLEET_BOOTSTRAP_FAILURES = Counter(
+    "forgeyard_fleet_bootstrap_failures",
+    "Machines that were made and whose runner never came up.",
+    ("fleet",),
+    registry=REGISTRY,
+)
+FLEET_PROVISION_LATENCY = Histogram(
+    "forgeyard_fleet_provision_latency_seconds",
+    "How long machines took from the wish for them to an admitted runner.",
+    ("fleet",),
+    buckets=_WAIT_S,
     registry=REGISTRY,
 )
 FLEET_PROVIDER_FAILURES = Counter(

@@ -19,8 +19,10 @@ from forgeyard.api import (
     checkup,
     codec,
     enrolments,
+    fleets,
     health,
     logs,
+    machines,
     metrics,
     outputs,
     policy,
@@ -49,6 +51,7 @@ ROUTERS: Final = (
     *(scheduler.router, checkup.router, reconciling.router, runners.router, pools.router),
     *(policy.router, metrics.router, scopes.router, scopes.order_router),
     *(store.router, tokens.router, tokens.self_router, auditing.router),
+    *(fleets.router, machines.router, machines.provider_router, machines.demand_router),
     *(enrolments.router, enrolments.runner_router, codec.router),
 )
 

@@ -151,6 +151,11 @@ RunnerEnroller = Annotated[Caller, needs(Permission.RUNNER_ENROL)]
 PoolManager = Annotated[Caller, needs(Permission.POOL_MANAGE)]
 StoreManager = Annotated[Caller, needs(Permission.STORE_MANAGE)]
 TokenManager = Annotated[Caller, needs(Permission.TOKEN_MANAGE)]
+FleetManager = Annotated[Caller, needs(Permission.FLEET_MANAGE)]
+FleetScaler = Annotated[Caller, needs(Permission.FLEET_SCALE)]
+FleetDrainer = Annotated[Caller, needs(Permission.FLEET_DRAIN)]
+FleetFreezer = Annotated[Caller, needs(Permission.FLEET_FREEZE)]
+FleetReserver = Annotated[Caller, needs(Permission.FLEET_RESERVATION_MANAGE)]
 Anybody = Annotated[Caller, Depends(Needs(None))]
 """Whoever has a valid token."""
 

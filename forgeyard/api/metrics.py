@@ -81,11 +81,12 @@ class StoreFigures:
 
 
 def families(found: Figures) -> Iterator[Metric]:
-    """Write a reading as Prometheus knows it: seconds, bytes, cores, and one label at most."""
+    """Write a reading as Prometheus knows it: seconds, bytes, cores, and few labels."""
     yield from _of_jobs(found)
     yield from _of_runners(found)
     yield from _of_leases(found)
     yield from _of_scheduling(found)
+    yield from _of_fleets(found)
 
 
 def _of_jobs(found: Figures) -> Iterator[Metric]:
@@ -226,6 +227,21 @@ def _of_scheduling(found: Figures) -> Iterator[Metric]:
         "Outages of the renewal service so far for which leases were extended.",
         status.renewal_gaps,
     )
+
+
+def _of_fleets(found: Figures) -> Iterator[Metric]:
+    """Count machines by fleet: there are few of those, and people name them."""
+    for name, said, counts in (
+        ("desired", "that a fleet wanted in its last decision", [x.desired for x in found.fleets]),
+        ("ready", "of a fleet whose runner is admitted", [x.ready for x in found.fleets]),
+        ("provisioning", "wanted and not ready yet", [x.provisioning for x in found.fleets]),
+    ):
+        labels = ("fleet", "provider", "capacity_class")
+        said = f"Machines {said}."
+        family = GaugeMetricFamily(f"forgeyard_fleet_{name}_instances", said, labels=labels)
+        for one, count in zip(found.fleets, counts, strict=True):
+            family.add_metric((one.fleet, one.provider, one.capacity_class), count)
+        yield family
 
 
 def _one(name: str, said: str, value: float) -> Metric:

@@ -16,6 +16,9 @@ from forgeyard.cli import (
     codec,
     database,
     enrolment,
+    fleet,
+    fleet_asking,
+    fleet_wishing,
     job,
     login,
     output,
@@ -51,6 +54,11 @@ app.add_typer(runner.app, name="runner")
 # Commands of one group that stand in two files.
 runner.app.registered_commands += enrolment.app.registered_commands
 app.add_typer(pool.app, name="pool")
+app.add_typer(fleet.app, name="fleet")
+fleet.app.registered_commands += fleet_asking.app.registered_commands
+fleet.app.registered_commands += fleet_wishing.app.registered_commands
+fleet.app.add_typer(fleet_wishing.reservation, name="reservation")
+fleet.app.add_typer(fleet_wishing.provider, name="provider")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(store.app, name="store")

@@ -229,7 +229,7 @@ def add_maintenance(
     Example:
       forgeyard pool maintenance add ios --at 2026-12-01T22:00Z --for 2h --reason "new racks"
     """
-    starts_at = _instant(starts)
+    starts_at = instant_of(starts)
     ends_at = starts_at + parse_duration(lasts, field="--for")
     wish = {"starts_at": starts_at, "ends_at": ends_at, **because(reason)}
     with connect(url, token_file, data_dir) as client:
@@ -326,8 +326,12 @@ def _time(at: int) -> str:
     return datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _instant(text: str) -> int:
-    """Read an instant, or how long it is until then."""
+def instant_of(text: str) -> int:
+    """Read an instant, or how long it is until then.
+
+    Raises:
+        InvalidRequest: it is neither.
+    """
     if text == "now":
         return now_ms()
     if text[-1:].isalpha() and "T" not in text:

@@ -265,6 +265,7 @@ def _notes(spec: FleetSpec) -> Iterator[Problem]:
         is_shared
         and spec.capacity.trust is TrustClass.UNTRUSTED_GENERAL
         and isolation is not IsolationClass.VM
+        and spec.lifetime.kind is not LifetimeKind.ONE_JOB
     ):
         yield Problem(
             field="capacity.isolation",

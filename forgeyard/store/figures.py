@@ -16,11 +16,20 @@ from forgeyard.model.transitions import LIVE_LEASE_STATES, JobState, LeaseState
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.diagnose import DiagnosticCode
 from forgeyard.scheduler.doctor import Contention
-from forgeyard.store import beats, device_views, outbox, overview, parked_classes, tables
+from forgeyard.store import (
+    beats,
+    device_views,
+    fleet_figures,
+    outbox,
+    overview,
+    parked_classes,
+    tables,
+)
 from forgeyard.store.amounts import DIMENSIONS, amount_of
 from forgeyard.store.contention import contention
 from forgeyard.store.device_views import InUse
 from forgeyard.store.engine import database_now
+from forgeyard.store.fleet_figures import FleetFigures
 from forgeyard.store.reconcile import books
 from forgeyard.store.reconcile.look import Look
 
@@ -58,6 +67,7 @@ class Figures:
     swept_ms: int | None
     """Since a sweep of the partition last came to its end."""
     reconciled_ms: int | None
+    fleets: tuple[FleetFigures, ...] = ()
 
 
 def read_figures(connection: sa.Connection, partition: str) -> Figures:
@@ -86,6 +96,7 @@ def read_figures(connection: sa.Connection, partition: str) -> Figures:
         wrong_runners=len({one.within for one in books.find(connection, look)}),
         swept_ms=beats.age_ms(connection, beats.sweep_of(partition), now=now),
         reconciled_ms=beats.age_ms(connection, beats.reconciliation_of(partition), now=now),
+        fleets=fleet_figures.read_figures(connection),
         contention=contention(connection, partition, since=now - RECENT_MS),
         last_cycle_ms=None if cycle is None else max(0, now - cycle.created_at),
     )

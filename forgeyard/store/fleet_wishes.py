@@ -177,13 +177,15 @@ def drain_machine(connection: sa.Connection, instance_id: str, intent: Intent) -
 def release(connection: sa.Connection, instance_id: str, intent: Intent) -> None:
     """Let a quarantined machine go, for everybody has seen enough of it.
 
+    Of one that is being taken away it says that it is gone, where no provider can be asked.
+
     Raises:
         NotFound: there is no such machine.
-        Conflict: it is not quarantined.
+        Conflict: it is in no such state.
     """
     row = changes.find(connection, INSTANCE, instance_id, lock=True)
     now = database_now(connection)
-    if row["state"] != CapacityInstanceState.QUARANTINED.value:
+    if row["state"] not in _RELEASABLE:
         raise _not_in(row, CapacityInstanceState.QUARANTINED)
     if row["released_at"] is None:
         machines.change(connection, row, released_at=now, tended_at=0)
@@ -265,6 +267,14 @@ def _open_of(row: Row, *, now: int) -> sa.Select[tuple[object, ...]]:
     )
 
 
+_RELEASABLE: Final = frozenset(
+    state.value
+    for state in (
+        CapacityInstanceState.QUARANTINED,
+        CapacityInstanceState.TERMINATING,
+        CapacityInstanceState.FAILED,
+    )
+)
 _ENDING: Final = frozenset(
     state.value
     for state in (

@@ -240,6 +240,12 @@ def find(connection: sa.Connection, name_or_id: str) -> Row:
     return _read(connection, _NAMED, name_or_id)
 
 
+def present(connection: sa.Connection, name_or_id: str) -> FleetRecord | None:
+    """Show a fleet, if there is one of this name."""
+    row = connection.execute(_NAMED, {"own": name_or_id}).mappings().first()
+    return None if row is None else view(dict(row))
+
+
 def list_all(connection: sa.Connection) -> tuple[FleetRecord, ...]:
     """List the fleets that are not deleted, by name."""
     return tuple(view(dict(row)) for row in connection.execute(_ALL).mappings())

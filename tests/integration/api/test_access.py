@@ -23,6 +23,10 @@ from tests.trusting import invite, redeem
 pytestmark = pytest.mark.integration
 OURS, THEIRS = "acme/core/web/main", "umbra/core/web/main"
 BECAUSE = {"reason": "for a test"}
+A_FLEET = {
+    "name": "build",
+    "capacity": {"resources": {"cpu": 4, "memory": "8Gi", "slots": 4}},
+}
 BODIES: Mapping[str, Mapping[str, object]] = {
     "POST /v1/runs": {"document": a_document(), "queue": OURS},
     "POST /v1/runs:check": {"document": a_document(), "queue": OURS},
@@ -59,6 +63,27 @@ BODIES: Mapping[str, Mapping[str, object]] = {
     "POST /v1/enrolments/{enrolment_id}:cancel": BECAUSE,
     "POST /v1/runners/{name}:revoke": BECAUSE,
     "POST /v1/runners/{name}:admit": BECAUSE,
+    "PUT /v1/fleets/{name}": {**BECAUSE, "document": A_FLEET},
+    "POST /v1/fleets/{name}:activate": BECAUSE,
+    "POST /v1/fleets/{name}:delete": BECAUSE,
+    "POST /v1/fleets/{name}:drain": BECAUSE,
+    "POST /v1/fleets/{name}:freeze": BECAUSE,
+    "POST /v1/fleets/{name}:scale": {**BECAUSE, "max": 5},
+    "POST /v1/fleets/{name}:scale-up-only": BECAUSE,
+    "POST /v1/fleets/{name}:unscale": BECAUSE,
+    "POST /v1/fleets/{name}/reservations": {
+        **BECAUSE,
+        "quantity": 2,
+        "starts_at": 4_102_444_800_000,
+        "ends_at": 4_102_448_400_000,
+    },
+    "POST /v1/fleets/reservations/{reservation_id}:cancel": BECAUSE,
+    "POST /v1/instances/{instance_id}:drain": BECAUSE,
+    "POST /v1/instances/{instance_id}:pin": BECAUSE,
+    "POST /v1/instances/{instance_id}:release": BECAUSE,
+    "POST /v1/instances/{instance_id}:unpin": BECAUSE,
+    "POST /v1/providers/{provider}:freeze": BECAUSE,
+    "POST /v1/providers/{provider}:thaw": BECAUSE,
     "POST /v1/codec/decode": {"payloads": []},
     "POST /v1/codec/encode": {"payloads": []},
 }
@@ -69,11 +94,16 @@ UNRECORDED = {
     *("POST /v1/runs/{run_id}:rerun-failed", "POST /v1/policy:check", "POST /v1/audit:verify"),
 }
 """Requests that are no GET and change nothing that others rely on; a run is a record of itself."""
-FUTILE = {"POST /v1/pools/maintenance/{window_id}:cancel"}
+FUTILE = {
+    "POST /v1/pools/maintenance/{window_id}:cancel",
+    "POST /v1/fleets/reservations/{reservation_id}:cancel",
+    *(f"POST /v1/instances/{{instance_id}}:{verb}" for verb in ("drain", "pin")),
+    *(f"POST /v1/instances/{{instance_id}}:{verb}" for verb in ("release", "unpin")),
+}
 """What finds nothing to do here; the tests of its noun see its line in the trail."""
 NAMES = {"/v1/pools": "default", "/v1/runners": "runner-1"}
 EARLY = ("PUT", "POST /v1/jobs", ":reprioritise", "{name}:cancel")
-LATE = ("admit", "hold", "confirm")
+LATE = ("admit", "hold", "confirm", ":activate", ":delete")
 """In which order routes are tried, so that one leaves the next something to do."""
 OF_NOBODY = {"GET /v1/runs", "GET /v1/scopes", "GET /v1/whoami"}
 """What a caller of any tenant may ask, and is told its own part of."""

@@ -1,0 +1,73 @@
+"""How many machines fleets want and have, as numbers for whoever watches from outside."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import sqlalchemy as sa
+
+from forgeyard.model.capacity import CapacityInstanceState
+from forgeyard.store import fleet_tables
+
+_fleets, _instances = fleet_tables.fleets, fleet_tables.capacity_instances
+_decisions = fleet_tables.fleet_decisions
+S = CapacityInstanceState
+_COMING: Final = (S.REQUESTED, S.PROVISIONING, S.BOOTSTRAPPING, S.ENROLLING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFigures:
+    """One fleet: what it is called, and how many machines it wants and has."""
+
+    fleet: str
+    provider: str
+    capacity_class: str
+    desired: int = 0
+    """In its last decision."""
+    ready: int = 0
+    provisioning: int = 0
+    """Wanted, and not ready yet."""
+
+
+def read_figures(connection: sa.Connection) -> tuple[FleetFigures, ...]:
+    """Count the machines of every fleet that is not deleted."""
+    counts: dict[str, Counter[CapacityInstanceState]] = {}
+    for fleet_id, state, total in connection.execute(_COUNTED):
+        counts.setdefault(fleet_id, Counter())[CapacityInstanceState(state)] = int(total)
+    return tuple(
+        FleetFigures(
+            fleet=row.name,
+            provider=row.provider,
+            capacity_class=row.class_id,
+            desired=row.wanted or 0,
+            ready=counts.get(row.fleet_id, Counter())[S.HEALTHY],
+            provisioning=sum(counts.get(row.fleet_id, Counter())[one] for one in _COMING),
+        )
+        for row in connection.execute(_LIVE)
+    )
+
+
+_LIVE = (
+    sa.select(
+        _fleets.c.fleet_id,
+        _fleets.c.name,
+        _fleets.c.provider,
+        _fleets.c.class_id,
+        _decisions.c.wanted,
+    )
+    .join(
+        _decisions,
+        sa.and_(
+            _decisions.c.fleet_id == _fleets.c.fleet_id,
+            _decisions.c.number == _fleets.c.decisions,
+        ),
+        isouter=True,
+    )
+    .where(_fleets.c.live == 1)
+    .order_by(_fleets.c.name)
+)
+_COUNTED = (
+    sa.select(_instances.c.fleet_id, _instances.c.state, sa.func.count())
+    .where(_instances.c.ended_at.is_(None))
+    .group_by(_instances.c.fleet_id, _instances.c.state)
+)
