@@ -5,7 +5,7 @@ Read, decide, write: the rule is pure, and what it decided is void if anybody ac
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -25,6 +25,7 @@ from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.scheduler.demand import unmet
 from forgeyard.store import (
     fleet_decisions,
+    fleet_history,
     fleet_reading,
     fleets,
     lineage,
@@ -77,6 +78,8 @@ class FleetActivities:
         self._providers = providers
         self._rhythm = rhythm
         self._rng = rng
+        self._advice: dict[str, tuple[int, int | None]] = {}
+        """By fleet: until when it counts, and how many machines will be needed."""
 
     @activity.defn(name="fleet.tick")
     def tick_fleet(self, request: contracts.Fleet) -> contracts.FleetTick:
@@ -100,6 +103,7 @@ class FleetActivities:
         view = found.fleet(request.fleet_id)
         if view is None:
             return contracts.FleetTick(gone=True)
+        view = self._advised(view, now=found.now)
         with tracing.span("fleet.plan", fleet=view.spec.name):
             demand = unmet(found.snapshot, found.policy)
             allocation = allocate(demand, found.fleets, found.now)
@@ -133,6 +137,16 @@ class FleetActivities:
             image=image,
             wait_ms=self._rhythm.look,
         )
+
+    def _advised(self, view: FleetView, *, now: int) -> FleetView:
+        """Add what the past says of the near future, found anew with every step of it."""
+        if not view.spec.scaling.forecast:
+            return view
+        known = self._advice.get(view.fleet_id)
+        if known is None or known[0] <= now:
+            advice = fleet_history.outlook(self._engine, view.fleet_id).advice
+            known = self._advice[view.fleet_id] = (now + fleet_history.BUCKET_MS, advice.count)
+        return replace(view, forecast=known[1])
 
     def _untended(self, fleet_id: str) -> tuple[contracts.Machine, ...]:
         with read(self._engine) as connection:

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from benchmarks.measures import stopwatch, wall_ms
 from forgeyard import config
-from forgeyard.config import AgentConfig, ApiConfig, Config, StoreConfig, TemporalConfig
+from forgeyard.config import ApiConfig, Config, StoreConfig, TemporalConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.store import tables
 from forgeyard.store.engine import open_engine, read
 from worker.standalone import running

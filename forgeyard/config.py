@@ -9,9 +9,9 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,25 +21,14 @@ from pydantic_settings import (
 )
 
 from forgeyard.errors import InvalidRequest
-from forgeyard.model.capability import Toolchain, TrustClass
+from forgeyard.machine_settings import AgentConfig, FleetsConfig, Group
 from forgeyard.model.equipment import (
-    MAX_DEVICES,
-    MAX_GPUS,
-    Device,
-    DeviceCount,
-    DeviceForm,
-    GpuSharing,
-    GpuVendor,
-    Provenance,
     Word,
 )
-from forgeyard.model.location import Location, Micros, ReliabilityClass
+from forgeyard.model.location import Location
 from forgeyard.model.permission import Role, check_grant
 from forgeyard.model.units import GIB, MIB
 from forgeyard.trust.destinations import checked_issuer
-
-DEVICE_ID: Final = r"^[^,\x00-\x1f\x7f]{0,128}$"
-"""What a device may be called: it stands in lists with commas between."""
 
 
 class Profile(StrEnum):
@@ -47,12 +36,6 @@ class Profile(StrEnum):
 
     DEVELOPMENT = "development"
     PRODUCTION = "production"
-
-
-class Group(BaseModel):
-    """A group of settings; frozen, and strict about names."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class TemporalConfig(Group):
@@ -129,6 +112,8 @@ class ApiConfig(Group):
     """The folder of the authority; empty means `DATA_DIR/ca`."""
     certificate_s: int = Field(default=24 * 3600, ge=10, le=90 * 24 * 3600)
     """How long a runner's certificate is good; it is renewed after half of that."""
+    aws_certificates: Mapping[str, str] = Field(default={}, max_length=200)
+    """For each region of AWS, PEM of what it signs documents of its machines with (RSA-2048)."""
     agent_versions: str = Field(default="", max_length=100)
     """Which versions of the agent are admitted, such as `>=0.2,<1`; empty for every one."""
     poll_ms: int = Field(default=100, ge=10)
@@ -192,42 +177,8 @@ class RetentionConfig(Group):
     """Counts from when a dependency cache was last used."""
     cache_bytes: int = Field(default=20 * GIB, ge=0)
     """All dependency caches together; beyond it the least recently used go."""
-
-
-class ProviderConfig(Group):
-    """One infrastructure that fleets may use, under the name that their documents have for it."""
-
-    kind: Literal["local", "manual", "aws"]
-    region: Word = ""
-    regions: tuple[Word, ...] = Field(default=(), max_length=64)
-    """Where else its machines may be."""
-    endpoint_url: str = Field(default="", max_length=2_000)
-    """Of its API, where that is not the usual one."""
-    queue_url: str = Field(default="", max_length=2_000)
-    """Of the queue that announces interruptions."""
-    profile: Word = ""
-    """Whose credentials, in the words of its SDK; empty means those of the environment."""
-    look_s: float = Field(default=0.0, ge=0, le=600)
-    """Between two looks at a machine that comes or goes; 0 is what suits the kind."""
-    visibility_s: float = Field(default=0.0, ge=0, le=3_600)
-    """How long a machine may be missing from its answers; 0 is what suits the kind."""
-
-
-class FleetsConfig(Group):
-    """Fleets: how often they are looked at, and which infrastructures there are."""
-
-    agent_url: str = Field(default="", max_length=2_000)
-    """Where new machines find the agent API; empty means where it listens."""
-    look_s: float = Field(default=5.0, ge=0.2, le=600)
-    observe_s: float = Field(default=30.0, ge=0.2, le=3_600)
-    """Between two looks at everything that a provider has."""
-    providers: Mapping[Word, ProviderConfig] = Field(
-        default={
-            "local": ProviderConfig(kind="local"),
-            "manual": ProviderConfig(kind="manual"),
-        },
-        max_length=64,
-    )
+    identities_h: int = Field(default=24 * 90, ge=48)
+    """Counts from the end of a certificate, and from what happened last to an enrolment."""
 
 
 class MetricsConfig(Group):
@@ -250,109 +201,6 @@ class TracingConfig(Group):
     """An OTLP endpoint for traces over HTTP, such as `http://collector:4318/v1/traces`."""
     ratio: float = Field(default=1.0, ge=0, le=1)
     """How many of the traces are kept."""
-
-
-class AgentConfig(Group):
-    """What an operator grants to jobs on a host."""
-
-    name: str = ""
-    """Empty means the host's name."""
-    jobs: int = Field(default=4, ge=1, le=256)
-    work_dir: str = ""
-    trust: TrustClass = TrustClass.TRUSTED_INTERNAL
-    labels: Mapping[str, str] = {}
-    path: str = "/usr/local/bin:/usr/bin:/bin"
-    """The only PATH that jobs see, after their toolchains'."""
-    pass_env: tuple[str, ...] = ("LANG", "LC_ALL", "TZ")
-    toolchains: tuple["ToolchainConfig", ...] = ()
-    devices: Mapping[Word, DeviceCount] = Field(default={}, max_length=MAX_DEVICES)
-    """How many devices of each kind jobs may use here."""
-    named_devices: tuple["DeviceConfig", ...] = Field(default=(), max_length=MAX_DEVICES)
-    """Devices that jobs may use here, described one by one."""
-    gpus: tuple["GpuConfig", ...] = Field(default=(), max_length=MAX_GPUS)
-    """The GPUs that jobs may use; without any, those that `nvidia-smi` lists."""
-    host: Word = ""
-    """The machine that this agent shares with others on it; empty means the host's name."""
-    site: Word = ""
-    region: Word = ""
-    pool: Word = ""
-    """The pool that the runner would like to be in; an operator puts it there."""
-    reliability: ReliabilityClass = ReliabilityClass.STANDARD
-    cost_micros_per_hour: Micros | None = None
-    """What an hour of this machine costs, in millionths of your currency."""
-    secrets_file: str = ""
-    """A 0600 file of NAME=value lines that jobs on this host may name."""
-    cpu: str = ""
-    """The most that jobs may hold here; empty means what the host has, less the headroom."""
-    memory: str = ""
-    disk: str = ""
-    headroom_cpu: str = "0"
-    headroom_memory: str = "256Mi"
-    headroom_disk: str = "1Gi"
-    refresh_s: float = Field(default=300.0, gt=0)
-    """How often this host is looked at anew, and what it can do is said again."""
-    local_cache: str = "1Gi"
-    """How much disk may hold archives that jobs have used here, for the next ones; 0 for none."""
-    drain_timeout_s: float = Field(default=600.0, ge=0)
-    job_user: str = Field(default="", max_length=64)
-    """Whom jobs run as, where the agent runs as root; empty means as the agent does."""
-    sandbox: Literal["none", "auto", "linux_namespace"] = "none"
-    """What jobs are shut in; `auto` takes namespaces where the system has them."""
-    cgroup: str = Field(default="", max_length=512)
-    """The control group in which every job gets its own; `own` is the agent's."""
-    memory_limit_percent: int = Field(default=0, ge=0, le=1_000)
-    """How much of the memory that a job asks for it may use at most; 0 for no limit."""
-    max_processes: int = Field(default=4_096, ge=64, le=4_194_304)
-    """How many processes and threads a job that is shut in may have."""
-
-
-class ToolchainConfig(Group):
-    """A tool directory to offer: `bin` is put first on the PATH of jobs that require it."""
-
-    name: str
-    version: str
-    bin: str
-
-    def toolchain(self) -> Toolchain:
-        """Describe it as a capability."""
-        return Toolchain(name=self.name, version=self.version, provenance=Provenance.CONFIGURED)
-
-
-class DeviceConfig(Group):
-    """A device to offer; what is left out stays unknown, and satisfies nobody who asks for it."""
-
-    kind: Word
-    id: Word = Field(default="", pattern=DEVICE_ID)
-    model: Word = ""
-    os_version: Word = ""
-    api_level: Word = ""
-    abi: Word = ""
-    form: DeviceForm | None = None
-
-    def device(self) -> Device:
-        """Describe it as a capability."""
-        return Device(
-            kind=self.kind,
-            id=self.id or None,
-            model=self.model or None,
-            os_version=self.os_version or None,
-            api_level=self.api_level or None,
-            abi=self.abi or None,
-            form=self.form,
-            provenance=Provenance.CONFIGURED,
-        )
-
-
-class GpuConfig(Group):
-    """A GPU to offer; what is left out stays unknown, and satisfies nobody who asks for it."""
-
-    id: Word = Field(default="", pattern=DEVICE_ID)
-    """As its driver names it, such as GPU-8c0f…; jobs then see it under this name."""
-    vendor: GpuVendor | None = None
-    model: Word = ""
-    memory: str = ""
-    compute_capability: Word = ""
-    sharing: GpuSharing | None = None
 
 
 class Config(BaseSettings):

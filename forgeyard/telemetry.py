@@ -56,6 +56,12 @@ TURNED_AWAY = Counter(
     "Requests that were answered 503 because too many were being answered already.",
     registry=REGISTRY,
 )
+UNPROVED = Counter(
+    "forgeyard_enrolment_unproved",
+    "Tokens that came without good evidence of the cloud machine that was meant, by what is wrong.",
+    ("doubt",),
+    registry=REGISTRY,
+)
 PREEMPTIONS = Counter(
     "forgeyard_scheduler_preemptions",
     "Jobs that were stopped to make room for an urgent one.",

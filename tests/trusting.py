@@ -7,13 +7,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from forgeyard import clock
-from forgeyard.model.enrolment import Grant
+from forgeyard.model.enrolment import Cloud, Grant
 from forgeyard.store import enrolments, identities
 from forgeyard.store.enrolments import Alarm, EnrolmentView, Wanted
 from forgeyard.store.identities import Issued, Sign, Signed
+from forgeyard.store.proven_machines import Prove
 from forgeyard.store.shares import Intent
 from forgeyard.trust import certificates, keys, tokens
 from forgeyard.trust.certificates import Signer
+from forgeyard.trust.evidence import Doubt, Facts, Unproved
 from tests.builders import RNG
 
 INTENT = Intent(actor="tester", channel="api", reason="a test")
@@ -64,11 +66,17 @@ def invite(
     )
 
 
+def no_evidence(cloud: Cloud) -> Facts | Unproved:
+    """Prove nothing."""
+    return Unproved(doubt=Doubt.MISSING, detail="it brought nothing")
+
+
 def redeem(
     connection: sa.Connection,
     view: EnrolmentView,
     key: str = "sha256/one",
     sign: Sign | None = None,
+    prove: Prove | None = None,
 ) -> object:
     """Bring the token of an enrolment, with a key."""
     return enrolments.redeem(
@@ -77,6 +85,7 @@ def redeem(
         mark_of(view.enrolment_id, view.binding),
         key,
         sign=sign or Signs(),
+        prove=prove or no_evidence,
         rng=RNG,
     )
 

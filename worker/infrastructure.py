@@ -1,6 +1,6 @@
 """The providers that the configuration names, each put together from its adapter.
 
-An adapter is loaded only where a provider of its kind is configured, and its SDK with it.
+The SDK of a cloud is loaded only where a provider of its kind is configured.
 """
 
 import sys
@@ -13,14 +13,17 @@ import sqlalchemy as sa
 
 from activities.provisioning import Home, Infrastructure
 from forgeyard import clock, config
-from forgeyard.config import Config, ProviderConfig
+from forgeyard.config import Config
 from forgeyard.fleet.lifecycle import Pace
 from forgeyard.fleet.ports import FleetProvider
+from forgeyard.machine_settings import ProviderConfig
 from forgeyard.model.capacity import MachineState
 from forgeyard.store import machines
 from forgeyard.store.engine import read
 from forgeyard.trust.authority import Authority
 from forgeyard.trust.invitations import Invitations
+from providers.aws import AwsProvider
+from providers.aws_sdk import AwsSettings
 from providers.local import LocalProvider, Starter
 from providers.manual import ManualProvider
 
@@ -69,14 +72,13 @@ def _provider(
         return LocalProvider(root, _starter(settings), now=_now)
     if given.kind == "manual":
         return ManualProvider(StoreConfirmations(engine=engine))
-    from providers import aws
-
-    return aws.open_provider(
-        region=given.region,
-        regions=given.regions,
-        endpoint_url=given.endpoint_url,
-        queue_url=given.queue_url,
-        profile=given.profile,
+    return AwsProvider(
+        AwsSettings(
+            regions=given.regions,
+            queue_url=given.queue_url,
+            profile=given.profile,
+            endpoint_url=given.endpoint_url,
+        )
     )
 
 

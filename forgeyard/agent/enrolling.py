@@ -43,6 +43,8 @@ class Invitation:
 
     pin: str
     token: str = field(repr=False)
+    evidence: Callable[[], Awaitable[str]] | None = None
+    """Fetches what the cloud of this machine says about it, if that is asked for."""
 
 
 async def obtain(
@@ -57,7 +59,8 @@ async def obtain(
 
     Raises:
         Unauthenticated: it has none, and no token to ask with.
-        Forbidden: the server is not the one of the pin, or the token opens nothing.
+        Forbidden: the server is not the one of the pin, the token opens nothing, or this is not the
+            machine that was meant.
     """
     await asyncio.to_thread(wallet.open)
     found = await asyncio.to_thread(wallet.stored)
@@ -74,10 +77,11 @@ async def obtain(
     authorities = await _insist(lambda: _authorities(urls, invitation.pin), back_off)
     key = await asyncio.to_thread(wallet.next_key, token)
     request = write_request(key)
+    evidence = "" if invitation.evidence is None else await _insist(invitation.evidence, back_off)
     async with AgentClient(urls, tls=trusting(authorities)) as client:
         while True:
             answer = await _insist(
-                lambda: client.enrol(_message(invitation, request, now())), back_off
+                lambda: client.enrol(_message(invitation, request, evidence, now())), back_off
             )
             if not isinstance(answer, Awaited):
                 _log.info("enrolled", runner=answer.runner_name, generation=answer.generation)
@@ -86,9 +90,9 @@ async def obtain(
             await asyncio.sleep(APPROVAL_EVERY_S)
 
 
-def _message(invitation: Invitation, request: str, now: datetime) -> Enrol:
+def _message(invitation: Invitation, request: str, evidence: str, now: datetime) -> Enrol:
     clock_ms = int(now.timestamp() * 1000)
-    return Enrol(token=invitation.token, request=request, clock_ms=clock_ms)
+    return Enrol(token=invitation.token, request=request, clock_ms=clock_ms, evidence=evidence)
 
 
 async def _authorities(urls: tuple[str, ...], pin: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from forgeyard.agent.asking import ask, parse_version
 from forgeyard.agent.isolation import NOTHING, Isolation
-from forgeyard.config import AgentConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.equipment import (
     MAX_CPU_FEATURES,
     MAX_GPUS,

@@ -19,8 +19,8 @@ from forgeyard.agent.cgroup import ControlGroups, JobGroup
 from forgeyard.agent.confine import SYSTEM_PATH, Confinement, Owner
 from forgeyard.agent.process import Command
 from forgeyard.agent.workspace import Folders, folders_of, jobs_dir
-from forgeyard.config import AgentConfig
 from forgeyard.errors import InvalidRequest
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.equipment import NetworkMode, SandboxKind
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.job import JobSpec

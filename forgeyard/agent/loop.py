@@ -18,7 +18,7 @@ from typing import TypeVar
 import structlog
 
 from forgeyard import clock, entropy
-from forgeyard.agent import enrolling, isolation, probe, secrets, workspace
+from forgeyard.agent import cloud_identity, enrolling, isolation, probe, secrets, workspace
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.client import AgentClient
 from forgeyard.agent.credentials import Wallet
@@ -33,8 +33,9 @@ from forgeyard.agent.shelf import Shelf
 from forgeyard.agent.steps import KILL_AFTER_S, MARK
 from forgeyard.agent.usage import Sampler
 from forgeyard.agent.work import Shop
-from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import LimitsConfig
 from forgeyard.errors import Conflict, InvalidRequest, StaleRejected, Unavailable
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.enrolment import Admission
 from forgeyard.model.ids import LeaseId
 from forgeyard.model.protocol import Register, Registered
@@ -163,7 +164,11 @@ class Agent:
         wallet, settings = Wallet(work_dir), self._settings
         invitation = None
         if settings.enrol_token:
-            invitation = Invitation(token=settings.enrol_token, pin=settings.ca_pin)
+            invitation = Invitation(
+                token=settings.enrol_token,
+                pin=settings.ca_pin,
+                evidence=cloud_identity.source(self._config),
+            )
         has = await enrolling.obtain(wallet, urls, invitation, now=clock.now, rng=self._rng)
         # The name is the enrolment's: whatever this host is called, it is that runner.
         self._config = self._config.model_copy(update={"name": has.runner_name})

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forgeyard.agent.visible import missing
-from forgeyard.config import ToolchainConfig
+from forgeyard.machine_settings import ToolchainConfig
 from forgeyard.model.capability import Toolchain, ToolchainRequirement, in_range
 from forgeyard.model.equipment import DeviceShare, Equipment
 from forgeyard.model.gaps import gaps

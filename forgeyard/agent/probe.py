@@ -13,7 +13,7 @@ from pathlib import Path
 from forgeyard.agent import host, toolchains
 from forgeyard.agent.equipment import equipment
 from forgeyard.agent.isolation import NOTHING, Isolation
-from forgeyard.config import AgentConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.capability import (
     REPORT_VERSION,
     Architecture,

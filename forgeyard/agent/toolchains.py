@@ -13,7 +13,7 @@ from pathlib import Path
 from forgeyard.agent.asking import ask, parse_version
 from forgeyard.agent.identity import folder_digest, program_digest
 from forgeyard.agent.offers import satisfies
-from forgeyard.config import AgentConfig, ToolchainConfig
+from forgeyard.machine_settings import AgentConfig, ToolchainConfig
 from forgeyard.model.capability import Toolchain, ToolchainRequirement
 from forgeyard.model.equipment import Provenance
 

@@ -31,9 +31,10 @@ from forgeyard.agent.steps import KILL_AFTER_S, MARK, Bench, environment
 from forgeyard.agent.transfer import Transfers
 from forgeyard.agent.usage import Meter, Sampler
 from forgeyard.agent.workspace import folders_of
-from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import LimitsConfig
 from forgeyard.config import environment as allowed
 from forgeyard.errors import ForgeyardError, Unavailable
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.capability import Toolchain
 from forgeyard.model.equipment import Equipment
 from forgeyard.model.job import FailureClass

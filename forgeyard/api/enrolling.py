@@ -5,6 +5,7 @@ from typing import Final
 
 from fastapi import APIRouter, Response
 
+from forgeyard import telemetry
 from forgeyard.api.agent_callers import Caller, CallingAgent
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.errors import Forbidden, InvalidRequest
@@ -16,6 +17,7 @@ from forgeyard.store.enrolments import COPIED, Alarm
 from forgeyard.store.identities import CLONED, Cloned, Issued
 from forgeyard.store.shares import Intent
 from forgeyard.trust import requests, tokens
+from forgeyard.trust.evidence import Unproved
 from forgeyard.trust.keys import pin_of
 
 AUTHORITY: Final = "/agent/v1/authority"
@@ -53,11 +55,21 @@ def enrol(message: Enrol, deps: Deps, response: Response) -> Identity | Awaited:
             deps.trust.mark(token),
             pin_of(key),
             sign=deps.trust.signer(key),
+            prove=deps.trust.prover(message.evidence),
             rng=deps.rng,
         )
         if isinstance(answer, Alarm) and answer.runner_id is not None:
             policy = deps.policy(connection).lease
             quarantine.shut_out_if_known(connection, answer.runner_id, COPIED, policy=policy)
+    if isinstance(answer, Unproved):
+        telemetry.UNPROVED.labels(answer.doubt).inc()
+        # What was expected is told to those who look after runners, and not to a stranger.
+        raise Forbidden(
+            "this machine did not prove that it is the one that was meant",
+            field="evidence",
+            value=answer.doubt,
+            allowed="the signed identity document of that machine; see agent.cloud_identity",
+        )
     if isinstance(answer, Alarm):
         raise Forbidden(
             "this token was used with another key: somebody else may have it",

@@ -71,6 +71,8 @@ def mint_enrolment(message: Mint, deps: Deps, who: RunnerEnroller) -> Minted:
         window_ms=message.window_ms,
         needs_approval=message.needs_approval,
     )
+    if message.grant.expects.machine is not None:
+        deps.trust.demand_checkable(message.grant.expects.machine)
     with deps.change_for(who) as connection:
         made = enrolments.mint(
             connection, wanted, message.intent, mark=deps.trust.mark_of, rng=deps.rng

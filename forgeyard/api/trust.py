@@ -1,14 +1,19 @@
 """The authority of this installation, as the API uses it: tokens, certificates, what is trusted."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
 from forgeyard import clock
 from forgeyard.config import Config
+from forgeyard.errors import InvalidRequest
+from forgeyard.model.enrolment import Cloud, CloudMachine
 from forgeyard.store.identities import Sign, Signed
-from forgeyard.trust import certificates
+from forgeyard.store.proven_machines import Prove
+from forgeyard.trust import aws, certificates
 from forgeyard.trust.authority import Authority
 from forgeyard.trust.certificates import Certificate
+from forgeyard.trust.evidence import Facts, Unproved, Verifier
 from forgeyard.trust.identity import serial_of
 from forgeyard.trust.invitations import Invitations
 from forgeyard.trust.keys import PublicKey
@@ -22,6 +27,7 @@ class Trust(Invitations):
     def __init__(self, config: Config) -> None:
         super().__init__(Authority(config.authority_dir()))
         self._lasts = timedelta(seconds=config.api.certificate_s)
+        self._clouds: Mapping[Cloud, Verifier] = {Cloud.AWS: aws.load(config.api.aws_certificates)}
         self._issuing: tuple[Certificate, ...] = ()
         self._looked_at: float | None = None
 
@@ -37,6 +43,28 @@ class Trust(Invitations):
             )
 
         return sign
+
+    def prover(self, evidence: str) -> Prove:
+        """Be ready to check what came along with a token."""
+
+        def prove(cloud: Cloud) -> Facts | Unproved:
+            return self._clouds[cloud].verify(evidence)
+
+        return prove
+
+    def demand_checkable(self, machine: CloudMachine) -> None:
+        """Insist that a machine's second proof could be checked here.
+
+        Raises:
+            InvalidRequest: no certificate of its region is configured.
+        """
+        if not self._clouds[machine.cloud].knows(machine.region):
+            raise InvalidRequest(
+                "what this machine would prove itself with cannot be checked here",
+                field="grant.expects.machine",
+                value=machine.region or machine.cloud,
+                allowed="a region whose certificate is in api.aws_certificates",
+            )
 
     def issuing(self) -> tuple[Certificate, ...]:
         """Give the authorities that sign runners, looked up anew every few seconds.

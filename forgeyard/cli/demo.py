@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final, cast
 
-from forgeyard.cli import output
+from forgeyard.cli import demo_fleet, output
 from forgeyard.cli.client import Client, path_of, shaped
 from forgeyard.cli.following import Patience
 from forgeyard.cli.links import attempt_link
@@ -42,7 +42,9 @@ def project_root(start: Path) -> Path:
 
 
 def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) -> int:
-    """Submit the project's own run, follow it, and sum up; 0 if it succeeded."""
+    """Make a fleet, submit the project's own run, follow it, and sum up; 0 if it succeeded."""
+    tools = config.agent.toolchains[0]
+    demo_fleet.make(client, demo_fleet.document(tools.name, tools.version))
     _, document = load_run(root / RUN_FILE)
     material = Material(document=document, directory=root, called=str(root))
     submitted = submit_run(client, material, {}, config=config, idempotency_key=None, quiet=plain)
@@ -50,6 +52,8 @@ def show(client: Client, root: Path, *, ui: str, config: Config, plain: bool) ->
     output.put(f"submitted {RUN_FILE} as {run_id}")
     run = watch(client, run_id, patience=Patience(), timeout_s=None, quiet=False)
     _sum_up(client, run, ui)
+    output.put("waiting until the fleet has let its machines go")
+    demo_fleet.sum_up(client, is_gone=demo_fleet.wait_until_gone(client))
     return exit_code(run)
 
 

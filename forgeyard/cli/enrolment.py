@@ -11,7 +11,9 @@ from forgeyard.cli.enrolment_shapes import Certificate, Enrolment, Invitation, S
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect, label_of
 from forgeyard.cli.runner import RunnerName
 from forgeyard.cli.submitting import because
+from forgeyard.errors import InvalidRequest
 from forgeyard.model.capability import TrustClass
+from forgeyard.model.enrolment import Cloud
 from forgeyard.model.units import Rounding, parse_bytes, parse_cpu, parse_duration
 from forgeyard.trust.keys import save_private
 
@@ -42,6 +44,19 @@ def invite(
     ] = None,
     cpu: Annotated[str, typer.Option("--cpu", help="The least CPU it must have.")] = "0",
     memory: Annotated[str, typer.Option("--memory", help="The least memory it must have.")] = "0",
+    aws_account: Annotated[
+        str,
+        typer.Option("--aws-account", help="AWS must say that it is a machine of this account."),
+    ] = "",
+    aws_region: Annotated[
+        str, typer.Option("--aws-region", help="AWS must say that it is in this region.")
+    ] = "",
+    aws_instance: Annotated[
+        str, typer.Option("--aws-instance", metavar="i-…", help="AWS must say that it is this one.")
+    ] = "",
+    launched_within: Annotated[
+        str, typer.Option("--launched-within", help="How old it may be by AWS, 365d at most.")
+    ] = "1h",
     approve_key: Annotated[
         bool, typer.Option("--approve", help="Let nobody in before `runner approve`.")
     ] = False,
@@ -68,10 +83,14 @@ def invite(
       forgeyard runner invite build-7 --trust trusted_internal --reason "new host" --token-out t
       forgeyard runner invite signer --trust signing_restricted --trusted trusted.hsm --approve \\
         --reason "rack 4"
+      forgeyard runner invite ec2-7 --aws-account 123456789012 --aws-instance i-078517ca8a70a1dde \\
+        --reason "launched just now"
     """
+    machine = _machine(aws_account, aws_region, aws_instance, launched_within)
     expects = {
         "cpu": parse_cpu(cpu, field="--cpu", rounding=Rounding.REQUEST),
         "memory": parse_bytes(memory, field="--memory", rounding=Rounding.REQUEST),
+        **({"machine": machine} if machine else {}),
     }
     grant = {
         "trust": trust.value,
@@ -98,15 +117,35 @@ def invite(
     _put_invitation(made, token_out)
 
 
+def _machine(account: str, region: str, instance: str, launched_within: str) -> dict[str, object]:
+    """Say which machine AWS has to vouch for, if any."""
+    if not account:
+        if region or instance:
+            raise InvalidRequest(
+                "without its account a machine could be anybody's",
+                field="--aws-account",
+                allowed="the 12 digits of the account",
+            )
+        return {}
+    return {
+        "cloud": Cloud.AWS.value,
+        "account": account,
+        "region": region,
+        "instance": instance,
+        "launched_within_ms": parse_duration(launched_within, field="--launched-within"),
+    }
+
+
 def _put_invitation(made: Invitation, token_out: Path | None) -> None:
     if token_out is None:
         output.put(f"token: {made.token}")
     output.put(f"pin of the root: {made.pin}")
     output.put(f"good until {_shown(made.enrolment.closes_at)}, once; then, on the machine:")
     where = token_out or "FILE"
-    output.put(
-        f"  forgeyard agent --join https://HOST:8701 --enrol-token-file {where} --ca-pin {made.pin}"
-    )
+    machine = made.enrolment.grant.expects.machine
+    proof = "" if machine is None else f" --cloud-identity {machine.cloud}"
+    begin = "  forgeyard agent --join https://HOST:8701"
+    output.put(f"{begin} --enrol-token-file {where} --ca-pin {made.pin}{proof}")
 
 
 @app.command()

@@ -4,10 +4,28 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """A machine of a cloud, by the word of that cloud."""
+
+    cloud: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """What a machine has to be."""
+
+    machine: Machine | None = None
+
+
+NOTHING = Expected()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Granted:
     """What a machine is given."""
 
     trust: str
+    expects: Expected = NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,9 @@ from forgeyard.cli.client import Client
 from forgeyard.cli.demo import TOOLCHAIN, TOOLS, project_root, show
 from forgeyard.cli.endpoint import Endpoint
 from forgeyard.cli.listening import listening
-from forgeyard.config import Config, Profile, ToolchainConfig
+from forgeyard.config import Config, Profile
 from forgeyard.errors import Conflict, NotFound, Unavailable, UnfitForProduction
+from forgeyard.machine_settings import ToolchainConfig
 from forgeyard.redaction import redacted
 
 if TYPE_CHECKING:
@@ -62,8 +63,8 @@ def demo(config: Config, *, keep: bool, plain: bool) -> int:
     end_leftovers(settings.data_dir, say=_say)
     shutil.rmtree(settings.data_dir, ignore_errors=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    _say("starting Temporal, store, worker, API and one agent")
-    with running(settings, agents=1, say=_say) as system:
+    _say("starting Temporal, store, worker and API; a fleet will make runners when they are needed")
+    with running(settings, agents=0, say=_say) as system:
         where = system.endpoints
         _say(f"Temporal Web UI: {where.ui_url}")
         endpoint = Endpoint(urls=(where.api_url,), token=settings.token_path().read_text().strip())
@@ -95,7 +96,8 @@ def _demo_settings(settings: Config, root: Path) -> Config:
             ),
             "api": settings.api.model_copy(update={"port": 0, "agent_port": 0}),
             "store": settings.store.model_copy(update={"url": ""}),
-            "agent": settings.agent.model_copy(update={"name": "demo", "toolchains": (toolchain,)}),
+            "agent": settings.agent.model_copy(update={"toolchains": (toolchain,)}),
+            "fleets": settings.fleets.model_copy(update={"look_s": 1.0, "observe_s": 5.0}),
         }
     )
 

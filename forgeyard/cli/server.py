@@ -21,6 +21,7 @@ from forgeyard.cli.endpoint import (
 from forgeyard.cli.options import DataDir, Json, TokenFile, label_of, settings
 from forgeyard.config import Profile
 from forgeyard.errors import InvalidRequest
+from forgeyard.model.enrolment import Cloud
 from forgeyard.model.location import ReliabilityClass
 
 NOTHING_RUNS = 3
@@ -170,6 +171,10 @@ def agent(
     ca_pin: Annotated[
         str, typer.Option("--ca-pin", metavar="PIN", help="The root's pin, of the same place.")
     ] = "",
+    cloud_identity: Annotated[
+        Cloud | None,
+        typer.Option("--cloud-identity", help="Whose word about this machine goes along."),
+    ] = None,
     name: Name = "",
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, max=256, help="How many jobs side by side.")
@@ -221,6 +226,7 @@ def agent(
       forgeyard agent --site rack-4 --region eu-1 --reliability preemptible --cost 0.12
     """
     chosen: dict[str, object] = {
+        "cloud_identity": cloud_identity,
         "name": name,
         "jobs": jobs,
         "labels": dict(label_of(text) for text in label or ()),

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from forgeyard.model.capability import MAX_LABELS, Capabilities, in_range
-from forgeyard.model.enrolment import TRUSTED, Admission, Expectation, Grant
+from forgeyard.model.enrolment import TRUSTED, Admission, CloudMachine, Expectation, Grant
 from forgeyard.model.equipment import Device, Provenance
 from forgeyard.model.protocol import Register, Report
+from forgeyard.trust.evidence import Doubt, Facts, Unproved
 
 MOST_SKEW_MS: Final = 5 * 60 * 1000
 """A machine whose clock is further off cannot be believed about anything."""
@@ -53,6 +54,26 @@ def skew_complaints(clock_ms: int | None, *, now: int) -> Iterator[str]:
     elif abs(clock_ms - now) > MOST_SKEW_MS:
         way = "ahead" if clock_ms > now else "behind"
         yield f"its clock is {abs(clock_ms - now) // 1000} s {way}"
+
+
+def doubt(facts: Facts, wanted: CloudMachine, *, now: int) -> Unproved | None:
+    """Tell why what a cloud has signed is not about the machine that was meant, if so."""
+    comparisons = (
+        (Doubt.OTHER_ACCOUNT, "account", facts.account, wanted.account),
+        (Doubt.OTHER_REGION, "region", facts.region, wanted.region),
+        (Doubt.OTHER_INSTANCE, "instance", facts.instance, wanted.instance),
+    )
+    for kind, name, has, expected in comparisons:
+        if expected not in ("", has):
+            return Unproved(doubt=kind, detail=f"its {name} is {has}, expected {expected}")
+    age = now - facts.launched_at
+    if not -MOST_SKEW_MS <= age <= wanted.launched_within_ms:
+        return Unproved(
+            doubt=Doubt.STALE,
+            detail=f"it was launched {age // 1000} s ago, "
+            f"expected {wanted.launched_within_ms // 1000} s at most",
+        )
+    return None
 
 
 def _version(message: Register, wanted: str) -> Iterator[str]:

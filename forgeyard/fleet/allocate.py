@@ -64,7 +64,9 @@ class _Desk:
         """Find out once whether it may serve a class."""
         name = wanted.requirement_class
         if name not in self._matches:
-            self._matches[name] = match(self.view, wanted)
+            futile = Match(against={"": "its machines came up for such jobs in vain"})
+            is_futile = name in self.view.futile
+            self._matches[name] = futile if is_futile else match(self.view, wanted)
         return self._matches[name]
 
     def can_serve(self, wanted: DemandClass) -> bool:

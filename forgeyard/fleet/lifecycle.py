@@ -124,7 +124,7 @@ def _is_frozen(facts: Facts) -> bool:
 def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.machine is M.RUNNING and facts.image is ImageStanding.FINE:
         return Verdict(to=S.BOOTSTRAPPING, reason="seen running", due_in=facts.deadlines.bootstrap)
-    trouble = _trouble(facts, now, "it was not running in time")
+    trouble = _trouble(facts, pace, now, "it was not running in time")
     if trouble is not None:
         return trouble
     if facts.operation is Op.FAILED:
@@ -139,13 +139,13 @@ def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
     return _look(facts, pace, now)
 
 
-def _trouble(facts: Facts, now: int, late: str) -> Verdict | None:
+def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
     """Tell whether a coming machine has ended, is late, or must not come any more."""
     if facts.image is not ImageStanding.FINE:
         return Verdict(to=S.FAILED, reason=BAD_IMAGE)
     if facts.machine in ENDED_MACHINE:
         return Verdict(to=S.FAILED, reason=facts.detail or f"its machine is {facts.machine}")
-    if facts.has_ref and facts.sightings >= SIGHTINGS:
+    if facts.has_ref and _is_absent(facts, pace, now):
         return Verdict(to=S.FAILED, reason="its provider knows nothing of it any more")
     if facts.due_at is not None and now >= facts.due_at:
         return Verdict(to=S.FAILED, reason=late)
@@ -165,13 +165,13 @@ def _is_absent(facts: Facts, pace: Pace, now: int) -> bool:
     since = facts.missing_since
     if since is None or facts.sightings < SIGHTINGS:
         return False
-    return facts.looked_at - max(since, facts.asked_at) >= pace.visibility
+    return facts.looked_at - since >= pace.visibility
 
 
 def _bootstrapping(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.image is ImageStanding.FINE and (facts.redeemed or facts.runner is not None):
         return Verdict(to=S.ENROLLING, reason="it has enrolled", due_in=facts.deadlines.enrol)
-    trouble = _trouble(facts, now, "it did not enrol in time")
+    trouble = _trouble(facts, pace, now, "it did not enrol in time")
     return trouble or _look(facts, pace, now)
 
 
@@ -182,7 +182,7 @@ def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
             return _sick(runner, facts)
         if runner.admission is Admission.VERIFIED and runner.state is not RunnerState.OFFLINE:
             return Verdict(to=S.HEALTHY, reason="its runner is admitted")
-    trouble = _trouble(facts, now, "its runner was not admitted in time")
+    trouble = _trouble(facts, pace, now, "its runner was not admitted in time")
     return trouble or _look(facts, pace, now)
 
 
@@ -199,7 +199,7 @@ def _kept(facts: Facts, reason: str) -> Verdict:
 
 
 def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
-    lost = _lost(facts, now)
+    lost = _lost(facts, pace, now)
     if lost is not None:
         return lost
     if facts.image is ImageStanding.CONDEMNED:
@@ -214,9 +214,9 @@ def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
     return Verdict(wait=RARELY_MS)
 
 
-def _lost(facts: Facts, now: int) -> Verdict | None:
+def _lost(facts: Facts, pace: Pace, now: int) -> Verdict | None:
     """Tell whether a machine has gone by itself, or nobody on it answers any more."""
-    if facts.machine in ENDED_MACHINE or facts.sightings >= SIGHTINGS:
+    if facts.machine in ENDED_MACHINE or _is_absent(facts, pace, now):
         said = facts.detail or f"its machine is {facts.machine or 'not seen any more'}"
         return Verdict(to=S.FAILED, reason=f"lost: {said}")
     runner = facts.runner
@@ -228,7 +228,7 @@ def _lost(facts: Facts, now: int) -> Verdict | None:
 
 
 def _draining(facts: Facts, pace: Pace, now: int) -> Verdict:
-    lost = _lost(facts, now)
+    lost = _lost(facts, pace, now)
     if lost is not None:
         return Verdict(to=S.FAILED, reason=lost.reason)
     if facts.image is ImageStanding.CONDEMNED:

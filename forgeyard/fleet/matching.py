@@ -70,8 +70,6 @@ def shut_to(view: FleetView, wanted: DemandClass) -> str:
         return f"it serves tenant {spec.scope.tenant_id} alone"
     if spec.scope.project_id not in (None, job.project_id):
         return f"it serves project {spec.scope.project_id} alone"
-    if wanted.requirement_class in view.futile:
-        return "its machines came up for such jobs in vain"
     return ""
 
 

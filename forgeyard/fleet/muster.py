@@ -56,7 +56,7 @@ def muster(view: FleetView, demand: Demand, now: int) -> Muster:
     """Sort the machines of a fleet."""
     there = sorted((it for it in view.instances if it.may_exist), key=lambda it: it.instance_id)
     healthy = [it for it in there if it.state is CapacityInstanceState.HEALTHY]
-    interrupted = [it for it in there if it.interrupted and _is_at_work(it)]
+    interrupted = [it for it in there if it.interrupted and _is_up(it)]
     blocked = [it for it in healthy if it.image in view.blocked_images and not it.interrupted]
     others = [it for it in healthy if not it.interrupted and it not in blocked]
     unwell = [it for it in others if not it.is_healthy]
@@ -66,7 +66,7 @@ def muster(view: FleetView, demand: Demand, now: int) -> Muster:
     lapsed.sort(key=lambda it: (it.requested_at, it.instance_id))
     lapsed = lapsed[: view.spec.scaling.down.at_once]
     ready = _without(well, lapsed)
-    busy = [it for it in ready if it.leases or it.runner_id in demand.placing]
+    busy = [it for it in ready if _has_work(it, demand)]
     return Muster(
         existing=_counted(there, view),
         coming=tuple(it for it in there if it.state in COMING and not it.interrupted),
@@ -75,7 +75,7 @@ def muster(view: FleetView, demand: Demand, now: int) -> Muster:
         returning=tuple(it for it in there if _can_return(it, view, now)),
         interrupted=tuple(interrupted),
         blocked=tuple(blocked),
-        unwell=tuple(it for it in unwell if not it.leases),
+        unwell=tuple(it for it in unwell if not _has_work(it, demand)),
         lapsed=tuple(lapsed),
         spared=sum(is_pinned(it, now) for it in old),
     )
@@ -96,7 +96,11 @@ def has_served(instance: InstanceView, view: FleetView, now: int) -> bool:
     return life.kind is LifetimeKind.MAX_JOBS and 0 < life.jobs <= jobs
 
 
-def _is_at_work(instance: InstanceView) -> bool:
+def _has_work(instance: InstanceView, demand: Demand) -> bool:
+    return instance.leases > 0 or instance.runner_id in demand.placing
+
+
+def _is_up(instance: InstanceView) -> bool:
     """Tell whether draining a machine would mean anything."""
     return instance.state in COMING or instance.state is CapacityInstanceState.HEALTHY
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final
 
-from annotated_types import Ge, Le, MaxLen
+from annotated_types import Ge, Le, MaxLen, MinLen
 
 from forgeyard.model.capability import Architecture, Labels, Platform, TrustClass
 from forgeyard.model.equipment import Word
 from forgeyard.model.units import LARGEST
+from forgeyard.trust.evidence import MOST_EVIDENCE
 
 TRUSTED: Final = "trusted."
 """Begins the names of labels, tools and devices that only an enrolment may give to a runner."""
@@ -33,6 +34,29 @@ class Admission(StrEnum):
     """Its identity may be in other hands, or an operator shut it out; so it stays."""
 
 
+class Cloud(StrEnum):
+    """A cloud whose word about its machines can be checked."""
+
+    AWS = "aws"
+
+
+LAUNCHED_WITHIN_MS: Final = 3_600_000
+LONGEST_LAUNCH_MS: Final = 365 * 24 * 3_600_000
+"""A machine that was launched longer ago proves nothing by its cloud's word."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudMachine:
+    """The machine that has to come, by the signed word of its cloud; empty asks for nothing."""
+
+    cloud: Cloud = Cloud.AWS
+    account: Annotated[str, MinLen(12), MaxLen(12)]
+    region: Word = ""
+    instance: Word = ""
+    launched_within_ms: Annotated[int, Ge(1_000), Le(LONGEST_LAUNCH_MS)] = LAUNCHED_WITHIN_MS
+    """How long ago it may have been launched when it comes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expectation:
     """What a machine must be at least; `None` and 0 ask for nothing."""
@@ -43,6 +67,8 @@ class Expectation:
     """Thousandths of a core."""
     memory: Amount = 0
     """Bytes."""
+    machine: CloudMachine | None = None
+    """Which machine of a cloud it has to be, by a second proof beside its token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +94,8 @@ class Enrol:
     """PKCS#10 in PEM. Nothing in it counts but its public key and its signature."""
     clock_ms: Annotated[int, Ge(0), Le(LARGEST)]
     """What the machine takes for the time, in epoch milliseconds."""
+    evidence: Annotated[str, MaxLen(MOST_EVIDENCE)] = ""
+    """What its cloud has signed about the machine, if it was told to ask for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

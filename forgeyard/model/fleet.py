@@ -187,6 +187,8 @@ class Scaling:
     down: ScaleDown = field(default_factory=ScaleDown)
     quarantined: Count = 2
     """Sick machines that may be kept for a look beside `max`."""
+    forecast: bool = False
+    """Whether machines are made ahead of what usually comes; advice, within every other bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

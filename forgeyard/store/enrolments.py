@@ -21,13 +21,15 @@ from forgeyard.errors import (
     Unavailable,
 )
 from forgeyard.model.enrolment import Admission, Awaited, Grant
-from forgeyard.store import changes, codec, identities, tables
+from forgeyard.store import changes, codec, identities, proven_machines, tables
 from forgeyard.store.births import draw_id
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.identities import Issued, Sign
+from forgeyard.store.proven_machines import MOST_REFUSALS, Prove
 from forgeyard.store.shares import Intent
 from forgeyard.trust import tokens
+from forgeyard.trust.evidence import Unproved
 
 WINDOW_MS: Final = 15 * 60 * 1000
 """How long a token opens the door, once its machine has been seen or an operator has approved."""
@@ -73,13 +75,15 @@ class EnrolmentView:
     binding: str
     runner_name: str
     state: str
-    """waiting, open, expired, to_approve, used, cancelled or alarmed."""
+    """waiting, open, expired, to_approve, used, cancelled, alarmed or refused."""
     grant: Grant
     created_at: int
     closes_at: int | None
     used_at: int | None
     key: str | None
     """The name of the public key that came with its token."""
+    refusals: int
+    """How often who came with its token did not prove to be the machine that was meant."""
 
 
 def mint(
@@ -109,8 +113,10 @@ def mint(
     found = _of_binding(connection, wanted.binding)
     if found["enrolment_id"] == enrolment_id:
         _tell(connection, "enrolment.mint", found, intent, now=now)
-    same = ("runner_name", "grants", "needs_approval", "window_ms")
-    if found["cancelled_at"] is not None or any(found[name] != row[name] for name in same):
+    same = ("runner_name", "needs_approval", "window_ms")
+    is_same = codec.decode(Grant, found["grants"]) == wanted.grant
+    is_same = is_same and all(found[name] == row[name] for name in same)
+    if found["cancelled_at"] is not None or not is_same:
         raise Conflict(
             f"{wanted.binding} has another enrolment already",
             field="binding",
@@ -203,11 +209,13 @@ def redeem(
     key: str,
     *,
     sign: Sign,
+    prove: Prove,
     rng: random.Random,
-) -> Issued | Awaited | Alarm:
+) -> Issued | Awaited | Alarm | Unproved:
     """Give a token's certificate for a key.
 
-    After an alarm the caller shuts the runner out, in the same transaction.
+    After an alarm the caller shuts the runner out, in the same transaction. A second proof is asked
+    for once: after that, the key is known.
 
     Raises:
         Unauthenticated: there is no such token.
@@ -221,6 +229,9 @@ def redeem(
     identities.demand_fresh(connection, key, enrolment_id=enrolment_id)
     if row["used_at"] is None:
         _demand_open(dict(row), now=now)
+        refused = _second_proof(connection, dict(row), prove, now=now)
+        if refused is not None:
+            return refused
         connection.execute(_CLAIM, {"own": enrolment_id, "now": now, "key": key})
     claimed = _lock(connection, enrolment_id)
     if claimed["used_at"] is None or claimed["cancelled_at"] is not None:
@@ -243,6 +254,22 @@ def _demand_open(row: Row, *, now: int) -> None:
         raise _spent(state)
 
 
+def _second_proof(
+    connection: sa.Connection, row: Row, prove: Prove, *, now: int
+) -> Unproved | None:
+    """Tell why who came with a token is not the machine that was meant, and note that."""
+    wanted = codec.decode(Grant, row["grants"]).expects.machine
+    if wanted is None:
+        return None
+    own = row["enrolment_id"]
+    refused = proven_machines.recognise(connection, own, wanted, prove, now=now)
+    if refused is not None:
+        _set(connection, row, refusals=_enrolments.c.refusals + 1)
+        intent = Intent(actor="enrolment", channel="agent-api", reason=refused.detail)
+        _tell(connection, "enrolment.refuse", row, intent, now=now)
+    return refused
+
+
 def _spent(state: str) -> Forbidden:
     return Forbidden(f"this token is {state}", field="token", allowed="a new one")
 
@@ -256,9 +283,11 @@ def _issue(
         if before["revoked_at"] is not None or before["ends_at"] <= now:
             raise _spent("used")
         return identities.again(before, row["runner_name"])
+    if row["runner_id"] is not None:
+        raise _spent("used")  # its certificate is over for so long that it is forgotten
     if row["needs_approval"] and now >= _closes(row):
         raise _spent("expired")
-    runner_id = row["runner_id"] or _runner_of(connection, row["runner_name"], now=now, rng=rng)
+    runner_id = _runner_of(connection, row["runner_name"], now=now, rng=rng)
     row = _set(connection, row, runner_id=runner_id)
     generation = identities.newest_generation(connection, runner_id) + 1
     identities.revoke(connection, runner_id, reason=ENROLLED_ANEW, now=now)
@@ -318,6 +347,7 @@ def view(row: Row, *, now: int) -> EnrolmentView:
         closes_at=None if row["used_at"] else _closes(row),
         used_at=row["used_at"],
         key=row["key"],
+        refusals=row["refusals"],
     )
 
 
@@ -328,6 +358,8 @@ def _state(row: Row, *, now: int) -> str:
     if row["used_at"] is not None:
         waits = row["needs_approval"] and row["approved_at"] is None
         return "to_approve" if waits else "used"
+    if row["refusals"] >= MOST_REFUSALS:
+        return "refused"
     if now >= _closes(row):
         return "expired"
     return "waiting" if row["opens_at"] is None and not row["needs_approval"] else "open"

@@ -20,6 +20,7 @@ from forgeyard.scheduler.demand import Demand
 from forgeyard.store import (
     changes,
     codec,
+    fleet_history,
     fleet_tables,
     image_standing,
     machine_life,
@@ -104,6 +105,7 @@ def commit(
         one for one in decision.keep if machine_life.keep(connection, one, why="needed after all")
     )
     _count_spend(connection, view, now=now)
+    fleet_history.note(connection, view.fleet_id, needed=decision.needed, now=now)
     health, why = _health(connection, view, now=now)
     number = _record(connection, fleet, decision, demand, launched=launched, now=now)
     own = _fleets.c.fleet_id == view.fleet_id

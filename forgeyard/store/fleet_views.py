@@ -4,7 +4,7 @@ Nothing here changes a row or locks one.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -287,7 +287,7 @@ def machine(connection: sa.Connection, instance_id: str) -> MachineRecord:
     return _machines(connection, [dict(row)])[0]
 
 
-def _machines(connection: sa.Connection, rows: list[Row]) -> tuple[MachineRecord, ...]:
+def _machines(connection: sa.Connection, rows: Sequence[Row]) -> tuple[MachineRecord, ...]:
     ids = [row["runner_id"] for row in rows if row["runner_id"] is not None]
     live = [state.value for state in LIVE_LEASE_STATES]
     held = {

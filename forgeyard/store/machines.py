@@ -222,7 +222,7 @@ def asked(connection: sa.Connection, row: Row, *, now: int) -> Row:
 
 def asked_to_end(connection: sa.Connection, row: Row, *, now: int) -> Row:
     """Note that its provider is about to be asked to end it."""
-    return change(connection, row, asked_at=now, missing_since=None, sightings=0)
+    return change(connection, row, asked_at=now)
 
 
 def seen(connection: sa.Connection, row: Row, machine: Machine, *, now: int) -> Row:
@@ -247,7 +247,8 @@ def not_seen(connection: sa.Connection, row: Row, *, now: int) -> Row:
         connection,
         row,
         looked_at=now,
-        missing_since=row["missing_since"] or now,
+        # Not since a listing left it out: that may have been long ago, and wrong.
+        missing_since=row["missing_since"] if row["sightings"] else now,
         sightings=row["sightings"] + 1,
     )
 

@@ -1,8 +1,9 @@
 """What is kept only for a while: logs, artifacts, caches, blobs that nothing refers to, traces.
 
-Runs, jobs, attempts, history and audit stay. Each deletion is a transaction of its own, so that an
-interrupted sweep loses nothing and a long one holds nobody up. A blob that came in or was asked for
-within the last hour is spared: its run is about to be submitted, or its output recorded.
+Certificates that are over go as well, and old invitations. Runs, jobs, attempts, history and audit
+stay. Each deletion is a transaction of its own, so that an interrupted sweep loses nothing and a
+long one holds nobody up. A blob that came in or was asked for within the last hour is spared: its
+run is about to be submitted, or its output recorded.
 """
 
 import itertools
@@ -12,9 +13,11 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 
 from forgeyard.config import RetentionConfig
+from forgeyard.model.enrolment import LONGEST_LAUNCH_MS
 from forgeyard.store import fleet_history, fleet_tables, lineage, parked_classes, tables
 from forgeyard.store.blobs import BlobStore
 from forgeyard.store.engine import database_now, read, write
+from forgeyard.store.enrolments import ENROLLED_ANEW
 
 GRACE_S = 3_600
 _BATCH = 200
@@ -25,8 +28,8 @@ _HOUR = 3_600_000
 class Forgotten:
     """How many attempts lost their log, and how many artifacts, caches and blobs were deleted.
 
-    `traces` counts delivered events, old cycles, idempotency keys, refusals, habits,
-    findings and what fleets once needed.
+    `traces` counts delivered events, old cycles, idempotency keys, refusals, habits, findings,
+    certificates, enrolments, machines and what fleets once needed.
     """
 
     logs: int
@@ -65,7 +68,13 @@ def forget(engine: sa.Engine, blob_store: BlobStore, config: RetentionConfig) ->
         artifacts=deleted,
         blobs=blobs + strays,
         caches=caches,
-        traces=sum(_forget_rows(engine, key, old) for key, old in _traces(now, logs_before)),
+        traces=sum(
+            _forget_rows(engine, key, old)
+            for key, old in (
+                *_traces(now, logs_before),
+                *_identities(now, now - config.identities_h * _HOUR),
+            )
+        ),
     )
 
 
@@ -215,6 +224,33 @@ def _traces(
         (habits.c.job_name, habits.c.noted_at < before),
         (findings.c.finding_id, findings.c.seen_at < before),
         (needs.c.at, needs.c.at < now - fleet_history.KEPT_MS),
+    )
+
+
+def _identities(
+    now: int, before: int
+) -> tuple[tuple[sa.Column[str] | sa.Column[int], sa.ColumnElement[bool]], ...]:
+    """Name who was let in, and is no more; in this order, for one hangs on the other.
+
+    What was shut out stays, so that its key never comes again. An enrolment stays as long as one of
+    its certificates, whose renewal and whose second answer need it. A machine of a cloud stays
+    until no enrolment would take its evidence any more.
+    """
+    enrolments, certificates = tables.enrolments, tables.certificates
+    happened = ("created_at", "opens_at", "approved_at", "used_at", "cancelled_at", "alarmed_at")
+    was_in_use = sa.or_(
+        certificates.c.revoked_at.is_(None), certificates.c.revoked_reason == ENROLLED_ANEW
+    )
+    is_at_rest = (sa.func.coalesce(enrolments.c[name], 0) < before for name in happened)
+    has_certificates = sa.exists().where(certificates.c.enrolment_id == enrolments.c.enrolment_id)
+    launched_at = tables.enrolled_machines.c.launched_at
+    return (
+        (certificates.c.serial, sa.and_(certificates.c.ends_at < before, was_in_use)),
+        (enrolments.c.enrolment_id, sa.and_(*is_at_rest, ~has_certificates)),
+        (
+            tables.enrolled_machines.c.machine,
+            launched_at < min(before, now - LONGEST_LAUNCH_MS),
+        ),
     )
 
 

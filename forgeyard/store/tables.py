@@ -22,7 +22,7 @@ from forgeyard.store.rule_tables import (
     wakes,
 )
 from forgeyard.store.table_parts import SERIAL, metadata, number, text
-from forgeyard.store.trust_tables import certificates, enrolments
+from forgeyard.store.trust_tables import certificates, enrolled_machines, enrolments
 
 __all__ = [
     "api_tokens",
@@ -38,6 +38,7 @@ __all__ = [
     "cycles",
     "deadlines",
     "device_holds",
+    "enrolled_machines",
     "enrolments",
     "findings",
     "fleet_tables",

@@ -22,6 +22,15 @@ enrolments = sa.Table(
     text("key", nullable=True),  # the name of the public key that came with its token
     text("runner_id", nullable=True),
     number("alarmed_at", nullable=True),  # its token came again, with another key
+    number("refusals", default=0),  # how often who came did not prove to be the machine meant
+)
+
+enrolled_machines = sa.Table(
+    "enrolled_machines",
+    metadata,
+    sa.Column("machine", sa.Text, primary_key=True),  # cloud, account, region and instance
+    text("enrolment_id"),  # for which it came; it comes for no other one
+    number("launched_at"),
 )
 
 certificates = sa.Table(
@@ -40,5 +49,6 @@ certificates = sa.Table(
     text("revoked_reason", nullable=True),
     sa.Index("ix_certificates_runner_id", "runner_id"),
     sa.Index("ix_certificates_ends_at", "ends_at"),
+    sa.Index("ix_certificates_enrolment_id", "enrolment_id"),
     sa.UniqueConstraint("key"),
 )

@@ -9,11 +9,15 @@ from temporalio import workflow
 from temporalio.contrib.pydantic import pydantic_data_converter
 
 from activities import contracts
+from activities.fleets import FleetActivities
 from activities.leasing import LeasingActivities
+from activities.provisioning import ProvisioningActivities
 from activities.relay import RelayActivities
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import RetentionActivities, UpkeepActivities
 from workflows.attempt_lease import AttemptLease
+from workflows.capacity_instance import CapacityInstance
+from workflows.fleet_reconcile import FleetReconcile
 from workflows.scheduler_loop import SchedulerLoop
 from workflows.scheduling_cycle import SchedulingCycle
 from workflows.upkeep import Upkeep
@@ -29,12 +33,18 @@ WIRE_NAMES = {
     "upkeep.sweep",
     "upkeep.ensure_loop",
     "upkeep.forget",
+    "fleet.tick",
+    "fleet.observe",
+    "fleet.command",
+    "instance.advance",
 }
 WORKFLOWS = {
     "AttemptLease": AttemptLease,
     "SchedulerLoop": SchedulerLoop,
     "SchedulingCycle": SchedulingCycle,
     "Upkeep": Upkeep,
+    "FleetReconcile": FleetReconcile,
+    "CapacityInstance": CapacityInstance,
 }
 
 
@@ -55,6 +65,8 @@ def implementations() -> dict[str, typing.Callable]:
         RelayActivities,
         UpkeepActivities,
         RetentionActivities,
+        FleetActivities,
+        ProvisioningActivities,
     )
     return {name: body for holder in classes for name, body in _definitions(holder).items()}
 
@@ -82,6 +94,10 @@ def test_workflow_and_message_names_never_change() -> None:
     attempt = workflow._Definition.must_from_class(AttemptLease)
     assert set(loop.signals) == {"wake"}
     assert set(attempt.signals) == {"event"}
+    fleet = workflow._Definition.must_from_class(FleetReconcile)
+    machine = workflow._Definition.must_from_class(CapacityInstance)
+    assert (set(fleet.signals), set(fleet.updates)) == ({"poke"}, {"command"})
+    assert set(machine.signals) == {"poke"}
 
 
 def test_workflow_ids_are_readable_paths() -> None:
@@ -89,6 +105,8 @@ def test_workflow_ids_are_readable_paths() -> None:
     assert contracts.loop_workflow_id("default") == "scheduler/default"
     assert contracts.cycle_workflow_id("default", 7) == "scheduler/default/cycle/7"
     assert contracts.upkeep_workflow_id("default") == "upkeep/default"
+    assert contracts.fleet_workflow_id("flt_1") == "fleet/flt_1"
+    assert contracts.instance_workflow_id("cin_1") == "instance/cin_1"
 
 
 def test_search_attributes_fit_the_ten_keywords_of_a_development_server() -> None:
@@ -96,6 +114,12 @@ def test_search_attributes_fit_the_ten_keywords_of_a_development_server() -> Non
     assert names == ["FyKind", "FyState", "FyJob", "FyRunner"]
 
 
+FLEET = contracts.Fleet(fleet_id="flt_1", partition="default", name="builders")
+MACHINE = contracts.Machine(instance_id="cin_1", runner_name="builders-1")
+ORDER = contracts.FleetOrder(
+    fleet_id="flt_1",
+    command=contracts.FleetCommand(action="scale", reason="a release", count=3, for_ms=60_000),
+)
 MESSAGES = [
     contracts.Partition(partition="default"),
     contracts.Wake(generation=3, reason="a run was submitted"),
@@ -127,6 +151,16 @@ MESSAGES = [
     ),
     contracts.ReconcileSummary(repaired=1, reported=2, failed=3, first="key_stray of db"),
     contracts.Forgotten(logs=1, artifacts=2, blobs=3),
+    FLEET,
+    contracts.FleetState(fleet=FLEET, rounds=3),
+    ORDER,
+    ORDER.command,
+    contracts.Ordered(line="it is frozen"),
+    MACHINE,
+    contracts.FleetTick(wanted=3, usable=2, launched=1, state="active", untended=(MACHINE,)),
+    contracts.Observed(machines=3, orphans=1, interrupted=1, skipped=""),
+    contracts.InstanceState(machine=MACHINE),
+    contracts.Advanced(state="healthy", ended=False, wait_ms=60_000, line="well"),
 ]
 
 

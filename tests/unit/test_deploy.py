@@ -35,3 +35,9 @@ def test_every_variable_of_ours_names_a_setting() -> None:
         annotation = Config.model_fields[group].annotation
         assert annotation is not None
         assert key in annotation.model_fields
+
+
+def test_a_unit_sets_no_variable_that_its_own_program_would_refuse() -> None:
+    for unit in DEPLOY.rglob("*.service"):
+        for name in re.findall(r"FORGEYARD_[A-Z_]+", unit.read_text()):
+            assert "__" in name, f"{unit.name}: {name}"

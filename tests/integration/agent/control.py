@@ -27,7 +27,8 @@ from forgeyard.api.metrics import StoreFigures
 from forgeyard.api.policy_cache import PolicyCache
 from forgeyard.api.polling import AssignmentReader
 from forgeyard.api.trust import Trust
-from forgeyard.config import AgentConfig, ApiConfig, Config, LimitsConfig
+from forgeyard.config import ApiConfig, Config, LimitsConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.job import JobSpec
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.protocol import Assignments

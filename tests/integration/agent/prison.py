@@ -20,7 +20,7 @@ from forgeyard.agent.cell import Cell
 from forgeyard.agent.confine import SYSTEM_PATH
 from forgeyard.agent.isolation import Isolation
 from forgeyard.agent.workspace import folders_of, prepare_work_dir
-from forgeyard.config import AgentConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.equipment import NetworkMode
 from forgeyard.model.ids import LeaseId
 

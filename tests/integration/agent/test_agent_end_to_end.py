@@ -399,7 +399,8 @@ async def test_an_agent_told_to_end_at_once_hands_its_job_back(
 SERVE = """
 import json, sys
 from forgeyard.agent.loop import AgentSettings, serve
-from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import LimitsConfig
+from forgeyard.machine_settings import AgentConfig
 url, token, config = sys.argv[1:]
 sys.exit(serve(AgentSettings(
     urls=(url,), token=token, config=AgentConfig.model_validate_json(config), limits=LimitsConfig()

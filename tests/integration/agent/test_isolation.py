@@ -20,8 +20,9 @@ from forgeyard import proctable
 from forgeyard.agent import isolation
 from forgeyard.agent.lease import StopReason
 from forgeyard.agent.workspace import prepare_work_dir
-from forgeyard.config import AgentConfig, child_environment
+from forgeyard.config import child_environment
 from forgeyard.errors import InvalidRequest
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.equipment import NetworkMode, SandboxKind
 from tests.integration.agent.prison import (
     GROUND,

@@ -127,7 +127,8 @@ SERVE = """
 import json, os, sys
 from pathlib import Path
 from forgeyard.agent.loop import AgentSettings, serve
-from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import LimitsConfig
+from forgeyard.machine_settings import AgentConfig
 url, config, *private = sys.argv[1:]
 sys.exit(serve(AgentSettings(
     urls=(url,), token=Path(private[0]).read_text(), config=AgentConfig.model_validate_json(config),

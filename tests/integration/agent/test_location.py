@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.agent import probe
-from forgeyard.config import AgentConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.capability import REPORT_VERSION
 from forgeyard.model.equipment import Provenance
 from forgeyard.model.location import Location, ReliabilityClass

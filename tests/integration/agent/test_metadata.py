@@ -20,7 +20,7 @@ from subprocess import run
 from forgeyard.agent import isolation
 from forgeyard.agent.process import Command
 from forgeyard.agent.workspace import folders_of, prepare_work_dir
-from forgeyard.config import AgentConfig
+from forgeyard.machine_settings import AgentConfig
 from forgeyard.model.ids import LeaseId
 
 work_dir, settings, script = Path(sys.argv[1]), json.loads(sys.argv[2]), sys.argv[3]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from forgeyard.agent import asking, equipment, host, probe, toolchains
-from forgeyard.config import AgentConfig, GpuConfig, ToolchainConfig
 from forgeyard.errors import InvalidQuantity
+from forgeyard.machine_settings import AgentConfig, GpuConfig, ToolchainConfig
 from forgeyard.model.capability import REPORT_VERSION, Platform, TrustClass
 from forgeyard.model.equipment import (
     Device,
@@ -57,6 +57,21 @@ async def test_a_headroom_that_cannot_be_read_names_the_setting(tmp_path: Path) 
     with pytest.raises(InvalidQuantity) as caught:
         await probe.registration(AgentConfig(headroom_memory="much"), tmp_path)
     assert caught.value.field == "agent.headroom_memory"
+
+
+async def test_an_agent_offers_its_share_of_a_host_and_never_more_than_there_is(
+    tmp_path: Path,
+) -> None:
+    config = AgentConfig(cpu="100m", memory="64Mi", disk="1000Ti", headroom_cpu="50m")
+    found, whole = await asyncio.gather(
+        probe.registration(config, tmp_path), probe.registration(AgentConfig(), tmp_path)
+    )
+    assert found.total.minus(found.headroom).cpu == 100
+    assert found.total.minus(found.headroom).memory == 2**26
+    assert 0 < found.total.disk <= whole.total.disk + GIB
+    with pytest.raises(InvalidQuantity) as caught:
+        await probe.registration(AgentConfig(cpu="many"), tmp_path)
+    assert caught.value.field == "agent.cpu"
 
 
 async def test_tools_are_asked_for_their_versions(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.agent import asking, identity, toolchains
-from forgeyard.config import AgentConfig, ToolchainConfig
+from forgeyard.machine_settings import AgentConfig, ToolchainConfig
 from forgeyard.model.capability import Requirements, ToolchainRequirement
 from forgeyard.model.job import JobSpec
 from forgeyard.store import tables

@@ -23,7 +23,16 @@ from forgeyard.store.enrolments import Alarm
 from forgeyard.store.identities import Cloned, Issued
 from forgeyard.trust import tokens
 from tests.builders import RNG
-from tests.trusting import INTENT, TOKEN_KEY, Signs, enrolled, invite, redeem, serials
+from tests.trusting import (
+    INTENT,
+    TOKEN_KEY,
+    Signs,
+    enrolled,
+    invite,
+    no_evidence,
+    redeem,
+    serials,
+)
 
 pytestmark = pytest.mark.integration
 MINUTE = 60_000
@@ -157,7 +166,15 @@ def test_a_forged_token_is_refused(engine: sa.Engine, mark: str) -> None:
         view = invite(connection)
     for enrolment_id in (view.enrolment_id, "enr_nobody"):
         with pytest.raises(Unauthenticated), write(engine) as connection:
-            enrolments.redeem(connection, enrolment_id, mark, "sha256/one", sign=Signs(), rng=RNG)
+            enrolments.redeem(
+                connection,
+                enrolment_id,
+                mark,
+                "sha256/one",
+                sign=Signs(),
+                prove=no_evidence,
+                rng=RNG,
+            )
 
 
 def test_nothing_that_is_stored_opens_a_door(engine: sa.Engine) -> None:

@@ -3,8 +3,8 @@
 import pytest
 
 from forgeyard.agent.equipment import configured_gpus, parse_gpus
-from forgeyard.config import AgentConfig, GpuConfig
 from forgeyard.errors import InvalidQuantity
+from forgeyard.machine_settings import AgentConfig, GpuConfig
 from forgeyard.model.equipment import MAX_GPUS, Gpu, GpuSharing, GpuVendor
 from forgeyard.model.units import GIB, MIB, Bytes
 

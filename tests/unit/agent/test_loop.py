@@ -10,7 +10,8 @@ import structlog
 
 from forgeyard.agent.loop import AgentSettings, configure_log
 from forgeyard.agent.process import Command
-from forgeyard.config import AgentConfig, LimitsConfig
+from forgeyard.config import LimitsConfig
+from forgeyard.machine_settings import AgentConfig
 
 
 @pytest.fixture

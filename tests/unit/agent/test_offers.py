@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from forgeyard.agent.offers import Situation, refusal, search_path
-from forgeyard.config import ToolchainConfig
+from forgeyard.machine_settings import ToolchainConfig
 from forgeyard.model.capability import Requirements, Toolchain, ToolchainRequirement
 from forgeyard.model.equipment import Device, DeviceRequirement, Equipment, EquipmentRequirement
 from forgeyard.model.job import Step

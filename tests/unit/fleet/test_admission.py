@@ -6,10 +6,11 @@ import pytest
 
 from forgeyard.fleet import admission
 from forgeyard.model.capability import Architecture, Platform, Toolchain, TrustClass
-from forgeyard.model.enrolment import Admission, Expectation, Grant
+from forgeyard.model.enrolment import Admission, CloudMachine, Expectation, Grant
 from forgeyard.model.equipment import Device, Equipment, Provenance
 from forgeyard.model.protocol import Register
 from forgeyard.model.units import GIB
+from forgeyard.trust.evidence import Doubt, Facts
 from tests.builders import a_registration, some_capabilities
 
 NOW = 1_700_000_000_000
@@ -119,3 +120,31 @@ def test_labels_beyond_what_there_is_room_for_are_left_out_before_granted_ones()
     labels = admission.granted(offering(labels=many), GRANT).capabilities.labels
     assert len(labels) == 64
     assert labels["zone"] == "b"
+
+
+FACTS = Facts(account="123456789012", region="eu-1", instance="i-1", launched_at=NOW - 60_000)
+MACHINE = CloudMachine(account="123456789012")
+
+
+@pytest.mark.parametrize("more", [{}, {"region": "eu-1", "instance": "i-1"}])
+def test_a_cloud_machine_as_it_was_meant_is_not_doubted(more: dict[str, str]) -> None:
+    assert admission.doubt(FACTS, replace(MACHINE, **more), now=NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "wanted", "why"),
+    [
+        ({"account": "210987654321"}, {}, Doubt.OTHER_ACCOUNT),
+        ({}, {"region": "eu-2"}, Doubt.OTHER_REGION),
+        ({}, {"instance": "i-2"}, Doubt.OTHER_INSTANCE),
+        ({"launched_at": NOW - 3_600_001}, {}, Doubt.STALE),
+        ({"launched_at": NOW - 60_001}, {"launched_within_ms": 60_000}, Doubt.STALE),
+        ({"launched_at": NOW + 300_001}, {}, Doubt.STALE),
+    ],
+)
+def test_another_cloud_machine_is_doubted_for_a_reason(
+    facts: dict[str, object], wanted: dict[str, object], why: Doubt
+) -> None:
+    found = admission.doubt(replace(FACTS, **facts), replace(MACHINE, **wanted), now=NOW)
+    assert found is not None
+    assert found.doubt is why

@@ -1,0 +1,1 @@
+"""What tests of fleets share: a provider that is never consistent at once, and requests."""

@@ -1,0 +1,135 @@
+"""Whether a fleet may serve a class of jobs: the scheduler's eligibility, asked of a promise."""
+
+from dataclasses import replace
+
+import pytest
+
+from forgeyard.fleet.matching import match
+from forgeyard.fleet.view import FleetView
+from forgeyard.model.capability import Requirements, Toolchain, ToolchainRequirement, TrustClass
+from forgeyard.model.equipment import (
+    Equipment,
+    EquipmentRequirement,
+    Gpu,
+    GpuRequirement,
+    IsolationClass,
+    SandboxKind,
+)
+from forgeyard.model.fleet import FleetScope, FleetState, Placement
+from forgeyard.model.fleet import IsolationClass as FleetIsolation
+from forgeyard.model.units import Resources
+from forgeyard.model.wishes import SpotWish
+from forgeyard.scheduler.standing import SchedulingPool, Sharing
+from tests.fleets import CHEAP, DEAR, SPOT, a_class, a_fleet, wanting
+from tests.scheduling import a_job, a_job_that_requires, amounts
+
+
+def serves(view: FleetView, **wanted: object) -> frozenset[str]:
+    return match(view, wanting(1, job=a_job_that_requires(**wanted))).offerings
+
+
+def why_not(view: FleetView, **wanted: object) -> str:
+    return match(view, wanting(1, job=a_job_that_requires(**wanted))).text
+
+
+@pytest.mark.requirement("DEM-011", "DEM-012", "DEM-015")
+def test_a_promise_is_held_against_every_hard_requirement() -> None:
+    python = a_fleet(capacity=a_class(toolchains=(Toolchain(name="python", version="3.12"),)))
+    wanted = (ToolchainRequirement(name="python", version=">=3.11"),)
+    assert serves(python, toolchains=wanted) == {"cheap"}
+    assert why_not(a_fleet(), toolchains=wanted) == "needs python >=3.11, has no python"
+    assert serves(a_fleet(capacity=a_class(labels={"disk": "fast"})), labels={"disk": "fast"})
+    assert not serves(a_fleet(), labels={"disk": "fast"})
+
+
+def test_amounts_are_held_against_what_a_machine_has() -> None:
+    large = wanting(1, resources=amounts(cpu=8_000))
+    assert match(a_fleet(), large).text == "needs 8 cores, has 4 cores"
+    bigger = a_class(resources=amounts(cpu=8_000, memory_gib=16, disk_gib=100))
+    assert match(a_fleet(capacity=bigger), large).offerings
+
+
+def test_devices_are_those_of_the_class() -> None:
+    wanted = EquipmentRequirement(gpus=(GpuRequirement(count=2),))
+    one = a_class(equipment=Equipment(gpus=(Gpu(model="x"),)))
+    two = a_class(equipment=Equipment(gpus=(Gpu(model="x"), Gpu(model="x"))))
+    assert not serves(a_fleet(capacity=one), equipment=wanted)
+    assert serves(a_fleet(capacity=two), equipment=wanted)
+
+
+@pytest.mark.requirement("FLM-013", "FLM-014")
+def test_demand_never_moves_a_protected_fleet() -> None:
+    signing = a_class(trust=TrustClass.SIGNING_RESTRICTED)
+    view = a_fleet(protected=True, capacity=signing)
+    assert "protected" in why_not(view, trust=TrustClass.SIGNING_RESTRICTED)
+    open_one = a_fleet(capacity=signing)
+    assert serves(open_one, trust=TrustClass.SIGNING_RESTRICTED)
+    assert not serves(open_one), "restricted trust must be asked for"
+
+
+@pytest.mark.requirement("FLM-006", "FOP-027")
+def test_a_dedicated_fleet_makes_nothing_for_others() -> None:
+    mine = a_fleet(scope=FleetScope(tenant_id="tnt_default"))
+    theirs = a_fleet(scope=FleetScope(tenant_id="tnt_other"))
+    project = a_fleet(scope=FleetScope(project_id="prj_other"))
+    assert serves(mine)
+    assert why_not(theirs) == "it serves tenant tnt_other alone"
+    assert why_not(project) == "it serves project prj_other alone"
+
+
+@pytest.mark.requirement("FLM-007", "FOP-028")
+def test_a_job_that_must_be_alone_in_a_virtual_machine_gets_no_less() -> None:
+    wanted = EquipmentRequirement(isolation=IsolationClass.VM)
+    assert serves(a_fleet(capacity=a_class(isolation=FleetIsolation.VM)), equipment=wanted)
+    for weaker in (FleetIsolation.PROCESS, FleetIsolation.CONTAINER):
+        assert not serves(a_fleet(capacity=a_class(isolation=weaker)), equipment=wanted)
+    sandbox = EquipmentRequirement(sandbox=SandboxKind.VM)
+    has = a_class(equipment=Equipment(sandboxes=(SandboxKind.VM,)))
+    assert serves(a_fleet(capacity=has), equipment=sandbox)
+    assert not serves(a_fleet(), equipment=sandbox), "what is not promised satisfies nobody"
+
+
+@pytest.mark.requirement("FOP-024", "PLN-004")
+def test_where_a_job_may_run_is_a_hard_bound() -> None:
+    elsewhere = replace(DEAR, region="us")
+    view = a_fleet(offerings=(CHEAP, elsewhere))
+    assert serves(view, regions=("us",)) == {"dear"}
+    assert not serves(view, regions=("asia",))
+
+
+def test_a_placement_leaves_out_offerings_that_are_elsewhere() -> None:
+    view = a_fleet(offerings=(CHEAP, DEAR), placement=Placement(zones=("eu-b",)))
+    assert serves(view) == {"dear"}
+    nowhere = a_fleet(placement=Placement(regions=("us",)))
+    assert why_not(nowhere) == "none of its offerings is where its machines may be"
+
+
+@pytest.mark.requirement("SPT-005")
+def test_a_job_that_forbids_machines_that_may_go_gets_one_that_stays() -> None:
+    view = a_fleet(offerings=(SPOT, CHEAP))
+    forbidding = wanting(1, job=a_job(spot=SpotWish.FORBIDDEN))
+    assert match(view, forbidding).offerings == {"cheap"}
+    assert match(view, wanting(1)).offerings == {"spot", "cheap"}
+    assert "one that may be taken away" in match(view, forbidding).against["spot"]
+
+
+def test_the_pool_of_its_runners_decides_as_it_would_for_a_runner() -> None:
+    named = a_fleet(pool=SchedulingPool(name="fast"))
+    assert serves(named, pools=("fast",))
+    assert why_not(named, pools=("slow",)) == "needs pool slow, has pool fast"
+    reserved = SchedulingPool(
+        name="theirs", sharing=Sharing.RESERVED, owner_id="prj_x", owner="project x"
+    )
+    assert "reserved for project x" in why_not(a_fleet(pool=reserved))
+    assert not serves(a_fleet(pool=SchedulingPool(draining=True, reason="old")))
+
+
+@pytest.mark.parametrize("state", [FleetState.DRAINING, FleetState.DELETING])
+def test_a_fleet_that_is_given_up_serves_nobody(state: FleetState) -> None:
+    assert why_not(a_fleet(state=state)) == f"it is {state}"
+
+
+def test_nothing_is_wanted_of_a_machine_that_says_nothing() -> None:
+    assert serves(a_fleet(), platform=None) == {"cheap"}
+    assert match(a_fleet(), wanting(1, resources=Resources())).offerings
+    assert Requirements().platform is None
