@@ -117,7 +117,9 @@ def _to_go_for_image(
 ) -> tuple[InstanceView, ...]:
     """Pick what has drifted; of a full fleet, also as many as canaries find no room beside."""
     drifted = to_replace(view, left, now)
-    crowded = missing_canaries(view) - max(0, aimed.most - there.existing)
+    # What is on its way out will make room without anybody's help.
+    staying = len(there.usable) + len(there.unwell) + len(there.lapsed)
+    crowded = missing_canaries(view) - max(0, aimed.most - staying)
     if drifted or crowded <= 0:
         return drifted
     others = [it for it in left if it.image != newest(view) and not is_pinned(it, now)]

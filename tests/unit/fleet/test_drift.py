@@ -87,6 +87,9 @@ def test_a_full_fleet_makes_room_for_its_canary() -> None:
     old = some(3, a_busy, image=OLD)
     view = rolling(RolloutState.CANARY, scaling=a_scaling(max=3, min=3), instances=old)
     assert len(for_image(decided(view))) == 1
+    ending = an_instance("ending", image=NEW, state=S.TERMINATING)
+    soon = rolling(RolloutState.CANARY, scaling=a_scaling(max=4, min=3), instances=(*old, ending))
+    assert for_image(decided(soon)) == [], "what ends already makes room"
 
 
 @pytest.mark.case("FLT-064")
