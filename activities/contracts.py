@@ -347,7 +347,7 @@ class FleetState:
 
     fleet: Fleet
     rounds: int = 0
-    rounds_per_run: int = 200
+    rounds_per_run: int = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -373,7 +373,7 @@ class FleetTick:
     line: str = ""
     """The decision, as people read it."""
     untended: tuple[Machine, ...] = ()
-    """Machines that nobody looks after."""
+    """Machines that need a look and have nobody who is about to."""
     rollout_id: str = ""
     """Of one that nobody looks after."""
     image: str = ""
@@ -396,7 +396,7 @@ class InstanceState:
     """What the workflow of a machine carries from one run to the next."""
 
     machine: Machine
-    rounds_per_run: int = 40
+    rounds_per_run: int = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

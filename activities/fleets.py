@@ -41,8 +41,8 @@ from forgeyard.store.sightings import Orphan
 
 TRIES: Final = 5
 """Decisions that may be void one after the other, until the next look."""
-UNTENDED_MS: Final = 3 * 60 * 1000
-"""A machine that was not looked after for so long has lost its workflow."""
+ROLLOUT_UNTENDED_MS: Final = 3 * 60 * 1000
+"""A rollout that was not judged for so long has lost its workflow."""
 STATES: Final = {
     "activate": FleetState.ACTIVE,
     "freeze": FleetState.FROZEN,
@@ -92,7 +92,6 @@ class FleetActivities:
         return contracts.FleetTick(
             line="others decided all the time; decided next time",
             wait_ms=self._rhythm.look,
-            untended=self._untended(request.fleet_id),
         )
 
     def _tick(self, request: contracts.Fleet) -> contracts.FleetTick:
@@ -132,7 +131,7 @@ class FleetActivities:
             state=view.state.value,
             health=done.health.value,
             line=told(view, decision),
-            untended=self._untended(view.fleet_id),
+            untended=self._untended(view),
             rollout_id=rollout_id,
             image=image,
             wait_ms=self._rhythm.look,
@@ -148,18 +147,22 @@ class FleetActivities:
             known = self._advice[view.fleet_id] = (now + fleet_history.BUCKET_MS, advice.count)
         return replace(view, forecast=known[1])
 
-    def _untended(self, fleet_id: str) -> tuple[contracts.Machine, ...]:
-        with read(self._engine) as connection:
-            before = database_now(connection) - UNTENDED_MS
-            rows = machines.untended(connection, fleet_id, before=before)
+    def _untended(self, view: FleetView) -> tuple[contracts.Machine, ...]:
+        with write(self._engine) as connection:
+            found = machines.claim_untended(
+                connection,
+                view.fleet_id,
+                silence=view.spec.deadlines.bootstrap,
+                now=database_now(connection),
+            )
         return tuple(
             contracts.Machine(instance_id=instance_id, runner_name=name)
-            for instance_id, name in rows
+            for instance_id, name in found
         )
 
     def _untended_rollout(self, fleet_id: str) -> tuple[str, str]:
         with read(self._engine) as connection:
-            before = database_now(connection) - UNTENDED_MS
+            before = database_now(connection) - ROLLOUT_UNTENDED_MS
             return rollouts.untended(connection, fleet_id, before=before) or ("", "")
 
     @activity.defn(name="fleet.observe")

@@ -242,11 +242,13 @@ def _failed(connection: sa.Connection, row: Row, act: Act | None, error: Forgeya
             machines.not_seen(connection, row, now=now)
         return
     where = (row["provider"], row["fleet_id"], machines.offering_name(row))
-    breakers.failed(connection, *where, error, now=now)
+    closed_until = breakers.failed(connection, *where, error, now=now)
     if act is Act.PROVISION and isinstance(error, CERTAIN):
         machines.refused(connection, row, text)
         return
-    machines.put_off(connection, row, text, until=now + _pause(error, row["calls"]))
+    # While a breaker is open every machine asks now and then only, however many there are.
+    pause = max(_pause(error, row["calls"]), min(closed_until - now, LONGEST_PAUSE_MS))
+    machines.put_off(connection, row, text, until=now + pause)
 
 
 def _opens_when_seen(found: Infrastructure | None) -> bool:

@@ -203,9 +203,10 @@ class AwsProvider:
                 client.describe_subnets(SubnetIds=[subnet])
         if not image and "launch_template" not in offering.settings:
             return "not rehearsed: its image is that of the capacity class"
+        tags = ec2.tagged(offering, {TAG_INSTALLATION: self._settings.installation or "none"})
         try:
             with self._sdk.asking("RunInstances"):
-                client.run_instances(DryRun=True, **ec2.placed(offering, image))
+                client.run_instances(DryRun=True, **ec2.placed(offering, image), **tags)
         except Unavailable as error:
             if error.value != aws_errors.DRY_RUN:
                 raise

@@ -32,6 +32,8 @@ class AwsSettings:
     """Instead of Amazon's own."""
     access_key: str = ""
     secret_key: str = field(default="", repr=False)
+    installation: str = ""
+    """Whose tag a rehearsal carries, for permissions may hang on it."""
     page_size: int = PAGE
 
 

@@ -265,24 +265,28 @@ def _named(offering: Offering, image: str) -> dict[str, object]:
 
 
 def launch(request: ProvisionRequest) -> dict[str, object]:
-    """Write the whole request; what is made with the machine has its tags, too.
+    """Write the whole request.
 
     Raises:
         InvalidSpec: it cannot be asked for.
     """
-    image = image_of(request.offering, request.capacity.image)
-    tags = request.owner.tags(operation_key=request.operation_key, image=request.capacity.image)
-    tags["Name"] = request.runner_name
-    listed = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
-    tagged = ["instance", "volume", "network-interface"]
-    if request.offering.market is Market.PREEMPTIBLE:
-        tagged.append("spot-instances-request")
+    image = request.capacity.image
+    tags = request.owner.tags(operation_key=request.operation_key, image=image)
     return {
-        **placed(request.offering, image),
+        **placed(request.offering, image_of(request.offering, image)),
         "ClientToken": request.operation_key,
         "UserData": user_data(request),
-        "TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in tagged],
+        **tagged(request.offering, {**tags, "Name": request.runner_name}),
     }
+
+
+def tagged(offering: Offering, tags: Mapping[str, str]) -> dict[str, object]:
+    """Write the tags of a machine, and of all that is made with it."""
+    listed = [{"Key": key, "Value": value} for key, value in sorted(tags.items())]
+    kinds = ["instance", "volume", "network-interface"]
+    if offering.market is Market.PREEMPTIBLE:
+        kinds.append("spot-instances-request")
+    return {"TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in kinds]}
 
 
 def image_of(offering: Offering, of_class: str = "") -> str:

@@ -5,6 +5,7 @@ workflow says when, sees to it that every machine has somebody who looks after i
 what people ask for in the Temporal UI.
 """
 
+import asyncio
 from dataclasses import replace
 from datetime import timedelta
 from typing import Final
@@ -26,7 +27,8 @@ OBSERVE_TIMEOUT: Final = timedelta(minutes=3)
 HEARTBEAT: Final = timedelta(seconds=60)
 RETRY: Final = RetryPolicy(maximum_interval=timedelta(seconds=10), maximum_attempts=5)
 ONCE: Final = RetryPolicy(maximum_attempts=1)
-AFTER_FAILURE: Final = timedelta(seconds=10)
+LONG: Final = 1_200
+"""Events of a history, after which the next run goes on: many machines make many of them."""
 ON_TO_THE_NEWEST: Final = workflow.ContinueAsNewVersioningBehavior.AUTO_UPGRADE
 """A run stays with the build it began on; where workers have builds, the next one begins anew."""
 ACTIONS: Final = ("activate", "freeze", "scale_up_only", "drain", "scale")
@@ -75,11 +77,10 @@ class FleetReconcile:
             self._poked = False
             await self._observe()
             tick = await self._tick()
-            if tick is not None and tick.gone:
+            if tick.gone:
                 return "deleted, and nothing of it is left"
-            for machine in tick.untended if tick else ():
-                await self._look_after(machine)
-            if tick is not None and tick.rollout_id:
+            await asyncio.gather(*(self._look_after(one) for one in tick.untended))
+            if tick.rollout_id:
                 await self._roll_out(tick)
             await self._rest(tick)
             if _is_time_to_roll_over():
@@ -101,7 +102,7 @@ class FleetReconcile:
         except ActivityError as error:
             self._survive("the provider could not be looked at", error)
 
-    async def _tick(self) -> contracts.FleetTick | None:
+    async def _tick(self) -> contracts.FleetTick:
         try:
             tick = await workflow.execute_activity(
                 contracts.tick_fleet,
@@ -112,7 +113,7 @@ class FleetReconcile:
             )
         except ActivityError as error:
             self._survive("nothing could be decided", error)
-            return None
+            return contracts.FleetTick()
         self._failure = ""
         self._state = replace(self._state, rounds=self._state.rounds + 1)
         self._show(tick)
@@ -160,11 +161,12 @@ class FleetReconcile:
         except WorkflowAlreadyStartedError:
             workflow.logger.debug("the rollout of %s is looked after", tick.image)
 
-    async def _rest(self, tick: contracts.FleetTick | None) -> None:
-        wait = AFTER_FAILURE if tick is None else timedelta(milliseconds=tick.wait_ms)
+    async def _rest(self, tick: contracts.FleetTick) -> None:
         try:
             await workflow.wait_condition(
-                lambda: self._poked, timeout=wait, timeout_summary="until the next look"
+                lambda: self._poked,
+                timeout=timedelta(milliseconds=tick.wait_ms),
+                timeout_summary="until the next look",
             )
         except TimeoutError:
             return
@@ -193,4 +195,6 @@ class FleetReconcile:
 
 def _is_time_to_roll_over() -> bool:
     info = workflow.info()
+    if info.get_current_history_length() >= LONG:
+        return True
     return info.is_continue_as_new_suggested() or info.is_target_worker_deployment_version_changed()

@@ -174,7 +174,9 @@ def pin(
     Example:
       forgeyard fleet pin cin_01J… --for 2h --reason "a look at its disk"
     """
-    wish = {} if lasts is None else {"for_ms": parse_duration(lasts, field="--for")}
+    wish: dict[str, object] = (
+        {} if lasts is None else {"for_ms": parse_duration(lasts, field="--for")}
+    )
     with connect(url, token_file, data_dir) as client:
         path = f"{path_of('v1', 'instances', machine)}:pin"
         client.post(path, {**wish, **because(reason)})

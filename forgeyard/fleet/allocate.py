@@ -11,7 +11,7 @@ from itertools import groupby
 from forgeyard.fleet.bounds import most
 from forgeyard.fleet.choosing import open_offerings
 from forgeyard.fleet.cost import Budget
-from forgeyard.fleet.matching import Match, match
+from forgeyard.fleet.matching import Promises, match
 from forgeyard.fleet.muster import Muster, muster
 from forgeyard.fleet.need import load_of, packing_of
 from forgeyard.fleet.packing import Load, fitting, size_of
@@ -58,20 +58,27 @@ class _Desk:
         self._open = {it.name: it for it in open_offerings(view, now)}
         self._usable = len(there.usable)
         self._most = _purchasable(view, there, tuple(self._open.values()), now)
-        self._matches: dict[str, Match] = {}
+        self._promises = Promises(view)
+        self._offerings: dict[str, frozenset[str]] = {}
 
-    def match(self, wanted: DemandClass) -> Match:
-        """Find out once whether it may serve a class."""
+    def serving(self, wanted: DemandClass) -> frozenset[str]:
+        """Find out once with which offerings it may serve a class."""
         name = wanted.requirement_class
-        if name not in self._matches:
-            futile = Match(against={"": "its machines came up for such jobs in vain"})
+        if name not in self._offerings:
             is_futile = name in self.view.futile
-            self._matches[name] = futile if is_futile else match(self.view, wanted)
-        return self._matches[name]
+            able = frozenset[str]() if is_futile else self._promises.serving(wanted)
+            self._offerings[name] = able
+        return self._offerings[name]
+
+    def why_not(self, wanted: DemandClass) -> str:
+        """Say why it may not serve a class."""
+        if wanted.requirement_class in self.view.futile:
+            return "its machines came up for such jobs in vain"
+        return match(self.view, wanted).text
 
     def can_serve(self, wanted: DemandClass) -> bool:
         """Tell whether its machines could run the jobs of a class."""
-        return bool(self.match(wanted).offerings)
+        return bool(self.serving(wanted))
 
     @property
     def is_stopped(self) -> bool:
@@ -118,10 +125,10 @@ class _Desk:
         return placed
 
     def _load(self, wanted: DemandClass, count: int) -> Load:
-        return load_of(self.view, wanted, count, offerings=self.match(wanted).offerings)
+        return load_of(self.view, wanted, count, offerings=self.serving(wanted))
 
     def _serving(self, wanted: DemandClass) -> list[Offering]:
-        names = self.match(wanted).offerings
+        names = self.serving(wanted)
         return [it for name, it in self._open.items() if name in names]
 
 
@@ -169,5 +176,5 @@ def _unserved(wanted: DemandClass, desks: Iterable[_Desk]) -> Unserved:
     return Unserved(
         requirement_class=wanted.requirement_class,
         count=wanted.count,
-        reasons={desk.view.spec.name: desk.match(wanted).text for desk in desks},
+        reasons={desk.view.spec.name: desk.why_not(wanted) for desk in desks},
     )

@@ -187,7 +187,7 @@ def _tested(values: Steps, ahead: int) -> tuple[Advice, tuple[BackTest, ...]]:
         for name in expected
     }
     best = min((name for name in tests if name != LAST_VALUE), key=lambda name: off[name])
-    low, high = _interval(expected[best], came, ahead=ahead, trained=trained)
+    low, high = interval(expected[best], came, ahead=ahead, trained=trained)
     is_held = ((low <= came[trained:]) & (came[trained:] <= high))[is_scored[trained:]]
     tests[best] = replace(tests[best], coverage=float(is_held.mean()))
     between = (int(low[-1]), int(expected[best][-1]), int(high[-1]))
@@ -213,7 +213,7 @@ def _machines(expected: Steps) -> Steps:
     return np.clip(np.ceil(expected - _NEGLIGIBLE), 0, MOST_INSTANCES)
 
 
-def _interval(expected: Steps, came: Steps, *, ahead: int, trained: int) -> tuple[Steps, Steps]:
+def interval(expected: Steps, came: Steps, *, ahead: int, trained: int) -> tuple[Steps, Steps]:
     """Tell for each step of the test between what the forecast lies, by what was seen until then.
 
     How far off a forecast is grows with the root of what it names, as with anything that is

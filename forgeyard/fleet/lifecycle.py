@@ -24,7 +24,9 @@ KEPT_MS: Final = 24 * 3600 * 1000
 """How long a sick machine is kept for a look."""
 BAD_IMAGE: Final = "its image must not run any more"
 RARELY_MS: Final = 60 * 1000
-"""How often a machine is looked after that gives no trouble; its fleet hears of its end sooner."""
+"""How often to see whether what is frozen still is."""
+SELDOM_MS: Final = 30 * 60 * 1000
+"""How often a machine is looked after of which its fleet hears whatever happens to it."""
 
 
 class Act(StrEnum):
@@ -136,7 +138,7 @@ def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.operation is Op.UNKNOWN and _is_absent(facts, pace, now):
         # Nothing came of the call: the same wish once more, word for word.
         return Verdict(wait=RARELY_MS) if _is_frozen(facts) else Verdict(act=Act.PROVISION)
-    return _look(facts, pace, now)
+    return _watch(facts, pace, now)
 
 
 def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
@@ -152,10 +154,22 @@ def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
     return None
 
 
+def _watch(facts: Facts, pace: Pace, now: int) -> Verdict:
+    """Look, the more rarely the longer it takes: what takes minutes is not told to the second."""
+    if facts.missing_since is not None:
+        return _look(facts, pace, now)
+    at = facts.looked_at + max(pace.look, (facts.looked_at - facts.asked_at) // 2)
+    at = max(at, facts.next_at)
+    return _look_at(at if facts.due_at is None else min(at, facts.due_at), now)
+
+
 def _look(facts: Facts, pace: Pace, now: int) -> Verdict:
-    """Look, unless that was done a moment ago."""
-    left = facts.looked_at + pace.look - now
-    return Verdict(act=Act.LOOK) if left <= 0 else Verdict(wait=left)
+    """Look, unless that was done a moment ago, or its provider could not be asked then."""
+    return _look_at(max(facts.looked_at + pace.look, facts.next_at), now)
+
+
+def _look_at(at: int, now: int) -> Verdict:
+    return Verdict(act=Act.LOOK) if at <= now else Verdict(wait=at - now)
 
 
 def _is_absent(facts: Facts, pace: Pace, now: int) -> bool:
@@ -172,7 +186,7 @@ def _bootstrapping(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.image is ImageStanding.FINE and (facts.redeemed or facts.runner is not None):
         return Verdict(to=S.ENROLLING, reason="it has enrolled", due_in=facts.deadlines.enrol)
     trouble = _trouble(facts, pace, now, "it did not enrol in time")
-    return trouble or _look(facts, pace, now)
+    return trouble or _watch(facts, pace, now)
 
 
 def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
@@ -183,7 +197,7 @@ def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
         if runner.admission is Admission.VERIFIED and runner.state is not RunnerState.OFFLINE:
             return Verdict(to=S.HEALTHY, reason="its runner is admitted")
     trouble = _trouble(facts, pace, now, "its runner was not admitted in time")
-    return trouble or _look(facts, pace, now)
+    return trouble or _watch(facts, pace, now)
 
 
 def _sick(runner: RunnerFacts, facts: Facts) -> Verdict:
@@ -211,7 +225,7 @@ def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
     if runner is not None and runner.admission in (Admission.QUARANTINED, Admission.REJECTED):
         # What it still runs may end: nothing new comes, for it is not admitted any more.
         return _sick(runner, facts) if runner.leases == 0 else Verdict(wait=pace.look)
-    return Verdict(wait=RARELY_MS)
+    return Verdict(wait=SELDOM_MS)
 
 
 def _lost(facts: Facts, pace: Pace, now: int) -> Verdict | None:
@@ -241,13 +255,18 @@ def _draining(facts: Facts, pace: Pace, now: int) -> Verdict:
         return Verdict(to=S.TERMINATING, reason="nothing runs on it any more")
     if facts.due_at is not None and now >= facts.due_at:
         return Verdict(to=S.TERMINATING, reason=f"{leases} leases did not end in time")
-    return Verdict(wait=pace.look)
+    return _until_due(facts, now)
 
 
 def _quarantined(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.is_released or (facts.due_at is not None and now >= facts.due_at):
         return Verdict(to=S.TERMINATING, reason="kept long enough")
-    return Verdict(wait=RARELY_MS)
+    return _until_due(facts, now)
+
+
+def _until_due(facts: Facts, now: int) -> Verdict:
+    left = SELDOM_MS if facts.due_at is None else facts.due_at - now
+    return Verdict(wait=min(left, SELDOM_MS))
 
 
 def _failed(facts: Facts, pace: Pace, now: int) -> Verdict:
@@ -263,7 +282,7 @@ def _terminating(facts: Facts, pace: Pace, now: int) -> Verdict:
         return _look(facts, pace, now) if facts.has_ref else Verdict(wait=RARELY_MS)
     if facts.machine is not M.GONE and now >= facts.asked_at + pace.ask_again:
         return Verdict(act=Act.TERMINATE)
-    return _look(facts, pace, now)
+    return _watch(facts, pace, now)
 
 
 def _is_gone(facts: Facts, pace: Pace, now: int) -> bool:

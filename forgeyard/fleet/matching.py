@@ -39,24 +39,46 @@ class Match:
 
 
 def match(view: FleetView, wanted: DemandClass) -> Match:
-    """Find the offerings whose machines could run the jobs of a class."""
+    """Find the offerings whose machines could run the jobs of a class, and all reasons else."""
     shut = shut_to(view, wanted)
     if shut:
         return Match(against={"": shut})
-    known: dict[tuple[str, Market], str] = {}
-    able: set[str] = set()
-    against: dict[str, str] = {}
-    for offering in in_place(view):
-        terms = (offering.region, offering.market)
-        if terms not in known:
-            known[terms] = _reason(wanted.example, promised(view, offering))
-        if known[terms]:
-            against[offering.name] = known[terms]
-        else:
-            able.add(offering.name)
+    promises = Promises(view)
+    able, against = promises.serving(wanted), promises.against(wanted)
     if not able and not against:
-        against[""] = "none of its offerings is where its machines may be"
-    return Match(offerings=frozenset(able), against=against)
+        against = {"": "none of its offerings is where its machines may be"}
+    return Match(offerings=able, against=against)
+
+
+class Promises:
+    """The runners that the machines of a fleet will be, one for all offerings that are alike."""
+
+    def __init__(self, view: FleetView) -> None:
+        self._view = view
+        alike: dict[tuple[str, Market], list[Offering]] = {}
+        for offering in in_place(view):
+            alike.setdefault((offering.region, offering.market), []).append(offering)
+        self._runners = [
+            (frozenset(it.name for it in some), promised(view, some[0])) for some in alike.values()
+        ]
+
+    def serving(self, wanted: DemandClass) -> frozenset[str]:
+        """List the offerings whose machines could run the jobs of a class."""
+        able: frozenset[str] = frozenset()
+        if not shut_to(self._view, wanted):
+            for names, runner in self._runners:
+                able = able | names if is_eligible(wanted.example, runner) else able
+        return able
+
+    def against(self, wanted: DemandClass) -> dict[str, str]:
+        """Say of every other offering why not."""
+        job = wanted.example
+        return {
+            name: _reason(job, runner)
+            for names, runner in self._runners
+            if not is_eligible(job, runner)
+            for name in sorted(names)
+        }
 
 
 def shut_to(view: FleetView, wanted: DemandClass) -> str:
@@ -128,6 +150,4 @@ def _equipment(capacity: CapacityClass) -> Equipment:
 
 
 def _reason(job: SchedulingJob, runner: SchedulingRunner) -> str:
-    if is_eligible(job, runner):
-        return ""
     return " and ".join(it.text for it in rejections(job, runner)) or "the scheduler refuses it"

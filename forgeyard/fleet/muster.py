@@ -37,7 +37,7 @@ class Muster:
     unwell: Machines
     """Without a lease, and not well enough for one."""
     lapsed: Machines
-    """They have served their time, as many as are drained at once."""
+    """They have served their time; of the old ones as many as are drained at once."""
     spared: int
     """How many more have served their time, but are pinned."""
 
@@ -62,9 +62,7 @@ def muster(view: FleetView, demand: Demand, now: int) -> Muster:
     unwell = [it for it in others if not it.is_healthy]
     well = [it for it in others if it.is_healthy]
     old = [it for it in well if has_served(it, view, now)]
-    lapsed = [it for it in old if not is_pinned(it, now)]
-    lapsed.sort(key=lambda it: (it.requested_at, it.instance_id))
-    lapsed = lapsed[: view.spec.scaling.down.at_once]
+    lapsed = _let_go([it for it in old if not is_pinned(it, now)], view)
     ready = _without(well, lapsed)
     busy = [it for it in ready if _has_work(it, demand)]
     return Muster(
@@ -94,6 +92,16 @@ def has_served(instance: InstanceView, view: FleetView, now: int) -> bool:
     if life.kind is LifetimeKind.ONE_JOB:
         return jobs >= 1
     return life.kind is LifetimeKind.MAX_JOBS and 0 < life.jobs <= jobs
+
+
+def _let_go(old: list[InstanceView], view: FleetView) -> list[InstanceView]:
+    """Let go of the oldest that have served their time; of those that had their jobs, all.
+
+    A job more than it may have is what the limit is there to prevent; an hour more is not.
+    """
+    by_age = view.spec.lifetime.kind is LifetimeKind.MAX_AGE
+    oldest = sorted(old, key=lambda it: (it.requested_at, it.instance_id))
+    return oldest[: view.spec.scaling.down.at_once] if by_age else oldest
 
 
 def _has_work(instance: InstanceView, demand: Demand) -> bool:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from forgeyard.fleet.matching import match
+from forgeyard.fleet.matching import Promises
 from forgeyard.fleet.muster import Muster
 from forgeyard.fleet.packing import Load, Lot, Packing, Source, each_of, share_of, size_of
 from forgeyard.fleet.view import FleetView, InstanceView
@@ -92,12 +92,12 @@ def _rooms(
 
 def loads_of(view: FleetView, share: Mapping[str, int], demand: Demand) -> list[Load]:
     """Describe a share as loads: the most urgent first, and among those the largest."""
-    size = size_of(view.spec.capacity.resources)
+    size, promises = size_of(view.spec.capacity.resources), Promises(view)
     loads: list[tuple[int, Load]] = []
     for one in demand.classes:
         count = share.get(one.requirement_class, 0)
         if count > 0:
-            load = load_of(view, one, count, offerings=match(view, one).offerings)
+            load = load_of(view, one, count, offerings=promises.serving(one))
             loads.append((-BASE[one.priority], load))
     loads.sort(key=lambda it: (it[0], -share_of(it[1].each, size), it[1].name))
     return [load for _, load in loads]

@@ -57,15 +57,12 @@ class Packing:
     """Machines with room, and how much of it is taken; more are added as far as they may be."""
 
     def __init__(self, size: Amounts, rooms: Iterable[tuple[Lot, int]] = ()) -> None:
+        self.new = 0
+        """How many machines had to be added."""
         self._size = size
         self._lots: dict[Lot, int] = {}
         for lot, count in rooms:
             self._add(lot, count)
-
-    @property
-    def new(self) -> int:
-        """Count the machines that had to be added."""
-        return sum(count for lot, count in self._lots.items() if lot.source is Source.NEW)
 
     def used(self, source: Source) -> list[tuple[Lot, int]]:
         """List the machines of a source that have anything to do, in order of use."""
@@ -112,6 +109,7 @@ class Packing:
         if not each:
             return 0
         machines = min(-(-left // each), most)
+        self.new += machines
         fresh = Lot(source=Source.NEW, free=self._size, offerings=kinds)
         return self._fill(fresh, machines, load, left=left)
 

@@ -77,7 +77,7 @@ def _smoothed(values: Steps, season: int) -> tuple[Steps, Steps, Steps]:
     alpha, beta, gamma = _WEIGHTS
     kinds, steps = len(alpha), len(values)
     first, growth = values[:season], _growth(values, season)
-    middle, half = np.nanmean(first), growth * (season - 1) / 2
+    middle, half = float(np.nanmean(first)), growth * (season - 1) / 2
     level = np.full((steps - season + 1, kinds), middle + half)
     trend = np.full_like(level, growth)
     seasonal = np.empty((steps, kinds))

@@ -51,7 +51,7 @@ def _everything(view: FleetView, there: Muster, now: int) -> tuple[Trail, tuple[
 def _in_order(
     view: FleetView, aimed: Aim, *, there: Muster, growing: int, now: int
 ) -> tuple[Trail, tuple[Release, ...]]:
-    """Let go of what is sick or has served its time, and of what is too much."""
+    """Let go of what is sick or has served its time, and of idle machines that are too many."""
     over = max(0, len(there.usable) - aimed.most)
     surplus = 0 if growing else len(there.ready) - aimed.wanted
     trail = Trail(max(over, surplus, 0))
@@ -71,17 +71,23 @@ def _in_order(
         *_releases(chosen[:over], ScaleDownReason.ABOVE_MAXIMUM),
         *_releases(chosen[over:], ScaleDownReason.IDLE),
     )
-    if _is_frozen(view):
-        return trail, drain
     _spared(trail, there)
-    sick = [it for it in there.unwell if not is_pinned(it, now)]
     left = _without(there.ready, chosen)
-    return trail, (
-        *_releases(sick, ScaleDownReason.UNUSABLE),
-        *_releases(there.lapsed, _lifetime_reason(view)),
-        *drain,
-        *_replaced(trail, view, aimed, there=there, left=left, now=now),
-    )
+    replaced = _replaced(trail, view, aimed, there=there, left=left, now=now)
+    return trail, (*_worn(view, there, now), *drain, *replaced)
+
+
+def _worn(view: FleetView, there: Muster, now: int) -> tuple[Release, ...]:
+    """Let go of what is no use any more.
+
+    Of a frozen fleet only of what must get no further job: to drain asks nothing of a provider.
+    """
+    by_age = view.spec.lifetime.kind is LifetimeKind.MAX_AGE
+    if view.state is FleetState.FROZEN or view.provider_frozen:
+        return () if by_age else _releases(there.lapsed, ScaleDownReason.JOBS_DONE)
+    sick = [it for it in there.unwell if not is_pinned(it, now)]
+    reason = ScaleDownReason.MAX_AGE if by_age else ScaleDownReason.JOBS_DONE
+    return (*_releases(sick, ScaleDownReason.UNUSABLE), *_releases(there.lapsed, reason))
 
 
 def _replaced(
@@ -99,7 +105,8 @@ def _replaced(
     always has work would never be rid of an old image.
     """
     victims = _to_go_for_image(view, aimed, there=there, left=left, now=now)
-    if not victims or view.state is FleetState.SCALE_UP_ONLY:
+    stays = view.state in (FleetState.FROZEN, FleetState.SCALE_UP_ONLY)
+    if not victims or stays or view.provider_frozen:
         return ()
     spare = len(left) - max(0, aimed.steady - view.spec.rollout.max_unavailable)
     count = min(len(victims), max(0, spare), view.spec.scaling.down.at_once)
@@ -129,10 +136,6 @@ def _to_go_for_image(
 def _without(some: Sequence[InstanceView], gone: Sequence[InstanceView]) -> list[InstanceView]:
     names = {it.instance_id for it in gone}
     return [it for it in some if it.instance_id not in names]
-
-
-def _is_frozen(view: FleetView) -> bool:
-    return view.state is FleetState.FROZEN or view.provider_frozen
 
 
 def _frozen(trail: Trail, view: FleetView) -> None:
@@ -199,11 +202,6 @@ def _first_to_go(idle: Iterable[InstanceView], view: FleetView) -> list[Instance
     return sorted(
         idle, key=lambda it: (it.image == image, -it.cost, it.requested_at, it.instance_id)
     )
-
-
-def _lifetime_reason(view: FleetView) -> ScaleDownReason:
-    by_age = view.spec.lifetime.kind is LifetimeKind.MAX_AGE
-    return ScaleDownReason.MAX_AGE if by_age else ScaleDownReason.JOBS_DONE
 
 
 def _releases(instances: Sequence[InstanceView], reason: ScaleDownReason) -> tuple[Release, ...]:

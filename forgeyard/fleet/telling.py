@@ -1,4 +1,4 @@
-"""A fleet's decision in sentences: the same for the Temporal UI, `fleet explain` and the demo."""
+"""A decision in one sentence, for the Temporal UI and the demo; `fleet explain` says more."""
 
 from collections import Counter
 

@@ -31,6 +31,7 @@ MOST_FLEETS: Final = 100
 """In one document."""
 MILLIONTHS: Final = 1_000_000
 LONGEST_KEY: Final = 40
+_UNSTORABLE: Final = frozenset(("\x00", *map(chr, range(0xD800, 0xE000))))
 _SPEC: Final = TypeAdapter(FleetSpec)
 _NEVER_SAID: Final = frozenset({"provenance"})
 """How something is known is not for a document to say."""
@@ -48,13 +49,7 @@ def read_all(document: object) -> tuple[FleetSpec, ...]:
     if set(entries) != {"fleets"}:
         other = next(key for key in entries if key != "fleets")
         raise _refusal(_key(other), None, "stands beside fleets", allowed="fleets alone")
-    listed = entries["fleets"]
-    if not isinstance(listed, list | tuple) or not listed:
-        raise _refusal("fleets", listed, "is no list of fleets", allowed="a list of mappings")
-    several = cast("list[object]", listed)
-    if len(several) > MOST_FLEETS:
-        allowed = f"at most {MOST_FLEETS}"
-        raise _refusal("fleets", len(several), "are too many", allowed=allowed)
+    several = _several(entries["fleets"])
     return _apart([_one(one, f"fleets.{place}.") for place, one in enumerate(several)])
 
 
@@ -65,6 +60,16 @@ def read(document: object) -> FleetSpec:
         InvalidFile: naming the field, what was given and what is allowed.
     """
     return _one(document, "")
+
+
+def _several(given: object) -> list[object]:
+    if not isinstance(given, list | tuple):
+        raise _refusal("fleets", given, "is no list of fleets", allowed="a list of mappings")
+    several = cast("list[object]", given)
+    if not 0 < len(several) <= MOST_FLEETS:
+        allowed = f"1 to {MOST_FLEETS} fleets"
+        raise _refusal("fleets", len(several), "fleets are none, or too many", allowed=allowed)
+    return several
 
 
 def _apart(found: list[FleetSpec]) -> tuple[FleetSpec, ...]:
@@ -135,9 +140,15 @@ def _words(given: object, path: str) -> dict[str, object]:
 
 def _leaf(given: object, path: str) -> object:
     """Refuse what goes on where a document ends; how deep it goes is nobody's business then."""
-    if isinstance(given, list | tuple | Mapping):
+    if _goes_on(given):
         raise _refusal(path, given, "is not allowed", allowed="one value")
+    if isinstance(given, str) and any(one in _UNSTORABLE for one in given):
+        raise _refusal(path, given, "cannot be stored", allowed="text without NUL and surrogates")
     return given
+
+
+def _goes_on(given: object) -> bool:
+    return isinstance(given, list | tuple | Mapping)
 
 
 def _quantity(hint: object, given: object, path: str) -> int:

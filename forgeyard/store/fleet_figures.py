@@ -1,6 +1,6 @@
 """How many machines fleets want and have, as numbers for whoever watches from outside."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,17 +31,17 @@ class FleetFigures:
 
 def read_figures(connection: sa.Connection) -> tuple[FleetFigures, ...]:
     """Count the machines of every fleet that is not deleted."""
-    counts: dict[str, Counter[CapacityInstanceState]] = {}
+    counts: defaultdict[str, Counter[S]] = defaultdict(Counter)
     for fleet_id, state, total in connection.execute(_COUNTED):
-        counts.setdefault(fleet_id, Counter())[CapacityInstanceState(state)] = int(total)
+        counts[fleet_id][S(state)] = int(total)
     return tuple(
         FleetFigures(
             fleet=row.name,
             provider=row.provider,
             capacity_class=row.class_id,
             desired=row.wanted or 0,
-            ready=counts.get(row.fleet_id, Counter())[S.HEALTHY],
-            provisioning=sum(counts.get(row.fleet_id, Counter())[one] for one in _COMING),
+            ready=counts[row.fleet_id][S.HEALTHY],
+            provisioning=sum(counts[row.fleet_id][one] for one in _COMING),
         )
         for row in connection.execute(_LIVE)
     )

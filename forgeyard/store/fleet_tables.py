@@ -68,7 +68,7 @@ capacity_instances = sa.Table(
     number("missing_since", nullable=True),  # not seen by its provider since
     number("sightings", default=0),  # of its absence, one after the other
     text("failure", nullable=True),
-    number("tended_at", default=0),  # when its workflow last looked
+    number("tended_until", default=0),  # when its workflow will look again; 0 is at once
     text("image", default=""),  # the digest in its capacity
     text("seen_image", default=""),  # another one, that its provider says it has
     sa.UniqueConstraint("fleet_id", "number"),

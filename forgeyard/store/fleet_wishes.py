@@ -188,7 +188,7 @@ def release(connection: sa.Connection, instance_id: str, intent: Intent) -> None
     if row["state"] not in _RELEASABLE:
         raise _not_in(row, CapacityInstanceState.QUARANTINED)
     if row["released_at"] is None:
-        machines.change(connection, row, released_at=now, tended_at=0)
+        machines.change(connection, row, released_at=now, tended_until=0)
         _told_of(connection, "instance.release", row, intent, now=now)
 
 
@@ -255,7 +255,7 @@ def _demand_few(connection: sa.Connection, row: Row, *, now: int) -> None:
         )
 
 
-def _open_of(row: Row, *, now: int) -> sa.Select[tuple[object, ...]]:
+def _open_of(row: Row, *, now: int) -> sa.Select[*tuple[object, ...]]:
     return (
         sa.select(_reservations)
         .where(

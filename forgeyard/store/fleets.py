@@ -365,7 +365,7 @@ def lock(connection: sa.Connection, name_or_id: str) -> Row:
     return _read(connection, _LOCK, name_or_id)
 
 
-def _read(connection: sa.Connection, query: sa.Select[tuple[object]], name_or_id: str) -> Row:
+def _read(connection: sa.Connection, query: sa.Select[*tuple[object, ...]], name_or_id: str) -> Row:
     row = connection.execute(query, {"own": name_or_id}).mappings().first()
     if row is None:
         raise NotFound(f"no fleet {name_or_id}", field="fleet", value=name_or_id)

@@ -187,7 +187,7 @@ def _strike(connection: sa.Connection, digest: str, intent: Intent, *, since: in
     coming = [row for row in rows if row["state"] in _COMING]
     for row in coming:
         enrolments.withdraw(connection, binding_of(dict(row)), intent)
-    connection.execute(sa.update(_instances).where(living).values(tended_at=0))
+    connection.execute(sa.update(_instances).where(living).values(tended_until=0))
     names = sa.select(_instances.c.runner_id).where(of_image, _instances.c.runner_id.is_not(None))
     reason = f"image {digest} is compromised: {intent.reason}"
     runners = distrust.mark(

@@ -57,7 +57,7 @@ def advance(
         known = machines.lock(connection, instance_id)
         verdict = judge(known.facts, pace, now=now)
         if verdict.to is None:
-            row = machines.change(connection, known.row, tended_at=now)
+            row = machines.change(connection, known.row, tended_until=now + verdict.wait)
             row = _noted(connection, row, verdict.act, now=now)
             known = Known(row=row, fleet=known.fleet, spec=known.spec, facts=known.facts)
             return Advance(known=known, act=verdict.act, wait=verdict.wait)
@@ -81,7 +81,7 @@ def _move(
     if to in _PARTINGS and not _part(connection, known, verdict, policy, now=now):
         return
     due_at = None if verdict.due_in is None else now + verdict.due_in
-    values: dict[str, object] = {"due_at": due_at, "tended_at": now, **_stamps(to, now)}
+    values: dict[str, object] = {"due_at": due_at, **_stamps(to, now)}
     if to is S.FAILED:
         values["failure"] = verdict.reason
     changes.move(connection, INSTANCE, known.row, to, reason=verdict.reason, now=now, **values)
@@ -205,7 +205,7 @@ def drain(
         due_at=now + within,
         drained_at=now,
         drain_reason=reason,
-        tended_at=0,
+        tended_until=0,
     )
     _on_runner(connection, known, lambda runner: _drained(connection, runner, why, now=now))
     return True

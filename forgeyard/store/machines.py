@@ -32,6 +32,11 @@ _instances, _fleets = fleet_tables.capacity_instances, fleet_tables.fleets
 _breakers, _runners, _leases = fleet_tables.provider_breakers, tables.runners, tables.leases
 _LIVE = tuple(state.value for state in LIVE_LEASE_STATES)
 _TEXT_KEPT = 500
+LATE_MS: Final = 30_000
+"""So much later than it said a workflow that looks after a machine is taken for lost."""
+MOST_TOLD_OF: Final = 100
+"""Machines that one look at a fleet starts to look after."""
+S = CapacityInstanceState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,18 +282,49 @@ def used_up(connection: sa.Connection, row: Row) -> Row:
     )
 
 
-def untended(connection: sa.Connection, fleet_id: str, *, before: int) -> list[tuple[str, str]]:
-    """List machines that no workflow has looked after of late, each with its runner's name."""
+def claim_untended(
+    connection: sa.Connection, fleet_id: str, *, silence: int, now: int
+) -> list[tuple[str, str]]:
+    """List machines that need a look and have nobody who is about to, each with its runner's name.
+
+    Their workflow is late, or sleeps although something has become of their runner, which for
+    `silence` milliseconds is not taken for lost. Who is told of one is expected to see to it: for
+    a while it is not listed again.
+    """
     query = (
         sa.select(_instances.c.instance_id, _instances.c.runner_name)
+        .outerjoin(_runners, _runners.c.name == _instances.c.runner_name)
         .where(
             _instances.c.fleet_id == fleet_id,
             _instances.c.ended_at.is_(None),
-            _instances.c.tended_at < before,
+            (_instances.c.tended_until < now - LATE_MS)
+            | ((_instances.c.tended_until > now) & _has_news(silence, now)),
         )
-        .order_by(_instances.c.number)
+        .order_by(_instances.c.tended_until, _instances.c.number)
+        .limit(MOST_TOLD_OF)
+        .with_for_update(of=_instances, skip_locked=True)
     )
-    return [(row.instance_id, row.runner_name) for row in connection.execute(query)]
+    found = [(row.instance_id, row.runner_name) for row in connection.execute(query)]
+    if found:
+        claimed = _instances.c.instance_id.in_([instance_id for instance_id, _ in found])
+        connection.execute(sa.update(_instances).where(claimed).values(tended_until=now))
+    return found
+
+
+def _has_news(silence: int, now: int) -> sa.ColumnElement[bool]:
+    """Tell whether a machine's runner gives it a reason to move on, as `lifecycle` judges."""
+    state, admission = _instances.c.state, _runners.c.admission
+    offline = _runners.c.state == RunnerState.OFFLINE.value
+    live = _leases.c.state.in_(_LIVE)
+    held = sa.exists().where(_leases.c.runner_id == _runners.c.runner_id, live)
+    is_sick = admission.in_((Admission.QUARANTINED.value, Admission.REJECTED.value))
+    is_lost = offline & (_runners.c.last_seen_at <= now - silence)
+    came = (admission == Admission.VERIFIED.value) & ~offline
+    return sa.or_(
+        state.in_((S.BOOTSTRAPPING.value, S.ENROLLING.value)) & (came | is_sick),
+        (state == S.HEALTHY.value) & (is_sick | is_lost),
+        (state == S.DRAINING.value) & (~held | is_lost),
+    )
 
 
 def sought(row: Row, installation: str, *, ref: str = "", scope: str = "") -> Sought:

@@ -94,7 +94,7 @@ def observe(
     named = {one.ref for one in ours}
     missing = [row for row in rows if _is_missing(row, named)] if listing.complete else []
     for row in missing:
-        machines.change(connection, row, missing_since=row["missing_since"] or now, tended_at=0)
+        machines.change(connection, row, missing_since=row["missing_since"] or now, tended_until=0)
     ended = {one.ref: one for one in ours if one.state in _ENDED}
     for row in rows:
         if row["state"] in _WATCHED and row["provider_ref"] in ended:
@@ -104,7 +104,7 @@ def observe(
                 row,
                 machine=machine.state.value,
                 detail=machine.detail[:500],
-                tended_at=0,
+                tended_until=0,
             )
     _compare_images(connection, rows, {one.ref: one for one in ours})
     strangers = _strangers(ours, rows)

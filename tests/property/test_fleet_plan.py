@@ -159,8 +159,8 @@ def some_fleet(rng: Random, place: int) -> FleetView:
         ),
         lifetime=Lifetime(kind=kind, age=2 * HOUR, jobs=2),
         guardrail=Guardrail(
-            hourly=rng.choice((None, None, 500_000, 1_500_000)),
-            daily=rng.choice((None, None, 3_000_000, 20_000_000)),
+            hourly=rng.choice((None, 500_000, 1_500_000, 4_000_000)),
+            daily=rng.choice((None, 3_000_000, 20_000_000, 90_000_000)),
         ),
         scope=FleetScope(tenant_id=rarely(rng, ("tnt_theirs",))),
         protected=rng.random() < 0.05,
@@ -181,10 +181,36 @@ def some_fleet(rng: Random, place: int) -> FleetView:
     )
 
 
+def quiet(rng: Random, view: FleetView) -> FleetView:
+    """Let most of a fleet's machines idle, and nothing be wanted of it but its minimum."""
+    down = ScaleDown(idle_grace=rng.choice((0, MINUTE)), window=0, at_once=rng.choice((2, 10)))
+    scaling = a_scaling(min=rng.choice((0, 1, 2, 3)), max=rng.choice((3, 4, 20, 20)), down=down)
+    machines = [
+        replace(
+            some_machine(rng, place),
+            state=S.HEALTHY,
+            leases=leases,
+            draining_for=None,
+            may_exist=True,
+            is_healthy=rng.random() < 0.8,
+            idle_since=None if leases else NOW - rng.randint(0, 20) * MINUTE,
+        )
+        for place in range(rng.randint(4, 9))
+        for leases in (int(rng.random() < 0.25),)
+    ]
+    spec = replace(view.spec, scaling=scaling, lifetime=Lifetime())
+    return replace(
+        view, spec=spec, instances=tuple(machines), wanted=(), reservations=(), forecast=None
+    )
+
+
 def a_world(seed: int) -> World:
     rng = Random(seed)
-    fleets = tuple(some_fleet(rng, place) for place in range(rng.randint(1, 4)))
-    return World(fleets=fleets, demand=some_demand(rng))
+    demand = some_demand(rng)
+    fleets = [some_fleet(rng, place) for place in range(rng.randint(1, 4))]
+    if rng.random() < 0.4:
+        demand, fleets = replace(demand, classes=()), [quiet(rng, view) for view in fleets]
+    return World(fleets=tuple(fleets), demand=demand)
 
 
 WORLDS = st.builds(a_world, SEEDS)

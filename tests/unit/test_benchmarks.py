@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import commit, cycle, forecast
+from benchmarks import commit, cycle, fleet, forecast
 from benchmarks.contenders import PGQUEUER, PROCRASTINATE, PeerUnavailable, Taken, found, installed
 
 
@@ -96,3 +96,26 @@ def test_a_forecast_has_a_goal_for_each_load_and_one_for_the_peer_that_was_measu
     assert [goal.goal for goal in forecast.goals_of(figures | peer) if goal not in goals] == [
         "off, ours ÷ statsmodels, regular ≤ 1.1"
     ]
+
+
+def test_lots_and_job_by_job_take_as_many_machines() -> None:
+    loads = [
+        fleet.Load(name=name, count=count, each=(cpu, 0, 0, 1, 0), offerings=fleet.ANY)
+        for name, count, cpu in (("large", 7, 5_000), ("small", 30, 700))
+    ]
+    assert fleet.packed(loads) == fleet.first_fit(loads) == 8
+
+
+def test_a_tick_that_takes_too_long_or_misses_jobs_fails_its_goals() -> None:
+    good = {
+        "demand_ms": 600.0,
+        "allocate_ms": 400.0,
+        "decide_ms": 100.0,
+        "times_faster": 900.0,
+        "machines_by_lots": 10.0,
+        "machines_job_by_job": 10.0,
+        "jobs_counted": float(fleet.JOBS),
+    }
+    assert all(goal.holds for goal in fleet.goals_of(good))
+    bad = {**good, "decide_ms": 700.0, "jobs_counted": float(fleet.JOBS - 1)}
+    assert [goal.holds for goal in fleet.goals_of(bad)] == [True, False, True, True, False]

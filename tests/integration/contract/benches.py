@@ -7,21 +7,28 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+
+import boto3
 
 from forgeyard import clock, proctable
 from forgeyard.fleet.ports import (
     TAG_INSTALLATION,
     TAG_INSTANCE,
+    Bootstrap,
     FleetProvider,
     Machine,
     ProvisionRequest,
 )
 from forgeyard.model.capacity import MachineState
+from providers.aws import AwsProvider
+from providers.aws_sdk import AwsSettings
 from providers.local import LocalProvider, Starter
+from tests.fleet.ec2_proxy import Proxy
 from tests.fleet.fake import FakeProvider, Knobs
 from tests.fleet.requests import THEIRS, a_request, sought
 
+PIN = f"sha256/{'A' * 43}="
 GONE = (None, MachineState.GONE)
 STANDIN = "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); time.sleep(600)"
 """What stands in for an agent: it starts fast, and ends when asked to."""
@@ -72,6 +79,14 @@ class Faulty(Bench, Protocol):
     def lose_page(self) -> None:
         """Let the next listing miss a page."""
         ...
+
+
+def wait_until(holds: Callable[[], bool], *, within_s: float = 60.0) -> None:
+    """Ask again and again, by the clock on the wall."""
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.02)
 
 
 def state_of(bench: Bench, request: ProvisionRequest) -> MachineState | None:
@@ -155,10 +170,7 @@ class LocalBench:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Ask again and again."""
-        deadline = time.monotonic() + 30
-        while not holds():
-            assert time.monotonic() < deadline, "it never came true"
-            time.sleep(0.02)
+        wait_until(holds)
 
     def existing(self) -> list[str]:
         """Look at the process table, and at nothing that the provider wrote."""
@@ -185,3 +197,92 @@ class LocalBench:
         """Kill whatever is left."""
         for process in self.processes():
             os.killpg(process.pid, signal.SIGKILL)
+
+
+class AwsBench:
+    """moto behind the proxy: tokens count, and machines are seen late."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self.proxy = proxy
+        proxy.hidden_s = 0.2
+        self.provider = AwsProvider(settings_for(proxy.url))
+        self.direct: Any = client(proxy.upstream, "ec2")
+        self.ami = self.direct.register_image(Name="agents")["ImageId"]
+
+    def request(self, instance: str = "cin_1", **changed: object) -> ProvisionRequest:
+        """Wish for an instance that can be had."""
+        token = Bootstrap(url="https://ci.example:8701", token=f"fye1.{instance}", pin=PIN)
+        request = a_request(instance, **{"bootstrap": token, **changed})
+        offering = request.offering
+        if not offering.settings:
+            offering = replace(
+                offering, machine=offering.machine or "m5.large", settings={"ami": self.ami}
+            )
+        return replace(request, offering=offering)
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        """Ask again and again."""
+        wait_until(holds)
+
+    def existing(self) -> list[str]:
+        """Ask moto."""
+        pages = self.direct.describe_instances()["Reservations"]
+        instances = [one for reservation in pages for one in reservation["Instances"]]
+        return [one["InstanceId"] for one in instances if one["State"]["Name"] != "terminated"]
+
+    def foreign(self) -> str:
+        """Make a look-alike."""
+        owner = replace(a_request().owner, installation=THEIRS)
+        tags = owner.tags(operation_key=a_request().operation_key, image="")
+        return str(self.plant(tags))
+
+    def plant(self, tags: dict[str, str]) -> object:
+        """Make a machine that nobody here asked for."""
+        listed = [{"Key": key, "Value": value} for key, value in tags.items()]
+        made = self.direct.run_instances(
+            ImageId=self.ami,
+            InstanceType="m5.large",
+            MinCount=1,
+            MaxCount=1,
+            TagSpecifications=[{"ResourceType": "instance", "Tags": listed}],
+        )
+        return made["Instances"][0]["InstanceId"]
+
+    def lose_reply(self) -> None:
+        """Close the connection before the answer."""
+        self.proxy.lost.append("RunInstances")
+
+    def throttle(self) -> None:
+        """Refuse one create."""
+        self.proxy.refused.append(("RunInstances", 503, "RequestLimitExceeded"))
+
+    def exhaust(self, offering: str) -> None:
+        """Run out of the type that the test takes."""
+        self.proxy.exhausted.add("m5.large")
+
+    def lose_page(self) -> None:
+        """Fail at the second page."""
+        self.proxy.refused.append(("DescribeInstances+", 500, "InternalError"))
+
+
+def settings_for(url: str, **changed: object) -> AwsSettings:
+    """Look at one region through the proxy, five machines at a time."""
+    settings = AwsSettings(
+        regions=("us-east-1",),
+        endpoint_url=url,
+        access_key="AKIAIOSFODNN7EXAMPLE",
+        secret_key="x",
+        page_size=5,
+    )
+    return replace(settings, **changed)
+
+
+def client(port: int, service: str) -> object:
+    """Speak to moto as a test does: without our code."""
+    return boto3.client(
+        service,
+        endpoint_url=f"http://127.0.0.1:{port}",
+        region_name="us-east-1",
+        aws_access_key_id="x",
+        aws_secret_access_key="x",
+    )

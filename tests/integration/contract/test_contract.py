@@ -109,7 +109,6 @@ def test_a_machine_of_others_is_neither_found_nor_ended_under_our_name(bench: Be
 
 
 @pytest.mark.requirement("PRV-002", "PRV-004", "PRV-005")
-@pytest.mark.case("FLT-001")
 def test_a_create_whose_answer_is_lost_is_ambiguous_and_its_machine_is_found(
     faulty: Faulty,
 ) -> None:
@@ -152,7 +151,6 @@ def test_where_an_offering_has_run_out_another_one_under_its_own_key_works(
     assert len(faulty.existing()) == 1
 
 
-@pytest.mark.case("FLT-034")
 def test_all_pages_are_read(faulty: Faulty) -> None:
     for number in range(7):
         faulty.provider.provision(faulty.request(f"cin_{number}"))

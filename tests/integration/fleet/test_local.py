@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from forgeyard import config
 from forgeyard.errors import InvalidSpec, Unavailable
-from forgeyard.fleet.ports import Bootstrap, CheckLevel
+from forgeyard.fleet.ports import Bootstrap, CheckLevel, ProvisionRequest
 from forgeyard.model.capability import TrustClass
 from forgeyard.model.capacity import MachineState
 from forgeyard.model.fleet import CapacityClass, IsolationClass, Market, Offering
@@ -27,6 +27,7 @@ from tests.fleet.requests import OURS, a_request, sought
 from tests.integration.agent.control import TOKEN, a_control
 from tests.integration.agent.scripts import eventually, is_alive
 from tests.integration.contract.benches import LocalBench, now_ms, running, state_of
+from tests.serving import config_of, make_authority, served
 
 pytestmark = pytest.mark.integration
 STUBBORN = """
@@ -297,6 +298,30 @@ def test_the_token_lies_in_a_file_that_only_we_can_read_and_nowhere_else(
 # A real agent
 
 
+def real(bench: LocalBench, folder: Path, **changed: object) -> LocalProvider:
+    """Make a provider whose machines are what they are in production."""
+    starter = Starter(
+        command=(sys.executable, "-m", "forgeyard.cli.main", "agent"),
+        environment=config.child_environment(
+            FORGEYARD_DATA_DIR=str(folder / "data"),
+            FORGEYARD_AGENT='{"jobs": 3, "labels": {"zone.y": "b"}}',
+        ),
+        grace_ms=60_000,
+    )
+    return LocalProvider(bench.folder, replace(starter, **changed), now=now_ms)
+
+
+async def ended(provider: LocalProvider, request: ProvisionRequest) -> None:
+    """End a machine and wait until it is gone."""
+    await asyncio.to_thread(provider.terminate, sought(request))
+
+    def is_gone() -> bool:
+        found = provider.inspect(sought(request))
+        return found is not None and found.state is MachineState.GONE
+
+    await eventually(is_gone, within=60, every=0.1)
+
+
 async def test_a_real_agent_comes_up_as_its_class_promises_and_goes_when_it_is_told_to(
     sqlite_engine: sa.Engine, tmp_path: Path, bench: LocalBench
 ) -> None:
@@ -308,12 +333,7 @@ async def test_a_real_agent_comes_up_as_its_class_promises_and_goes_when_it_is_t
         resources=size, labels={"zone.x": "a"}, trust=TrustClass.TRUSTED_INTERNAL
     )
     offering = Offering(name="o", market=Market.PREEMPTIBLE, settings={"local_cache": "64Mi"})
-    starter = Starter(
-        command=(sys.executable, "-m", "forgeyard.cli.main", "agent"),
-        environment=config.child_environment(FORGEYARD_DATA_DIR=str(tmp_path / "data")),
-        token_file=token_file,
-    )
-    provider = LocalProvider(bench.folder, starter, now=now_ms)
+    provider = real(bench, tmp_path, token_file=token_file)
     async with a_control(sqlite_engine, tmp_path) as control, control.listening():
         request = a_request(
             capacity=capacity, offering=offering, bootstrap=Bootstrap(url=control.url)
@@ -329,13 +349,32 @@ async def test_a_real_agent_comes_up_as_its_class_promises_and_goes_when_it_is_t
             promised = getattr(size, name.partition("_")[0])
             assert runner[f"total_{name}"] - runner[f"headroom_{name}"] == promised
         assert runner["total_slots"] == 1
-        for word in ("zone.x", "preemptible", TrustClass.TRUSTED_INTERNAL):
+        for word in ("zone.x", "zone.y", "preemptible", TrustClass.TRUSTED_INTERNAL):
             assert word in runner["capabilities"]
-        await asyncio.to_thread(provider.terminate, sought(request))
-
-        def is_gone() -> bool:
-            found = provider.inspect(sought(request))
-            return found is not None and found.state is MachineState.GONE
-
-        await eventually(is_gone, within=60, every=0.1)
+        await ended(provider, request)
     assert not (bench.folder / request.operation_key / "work").exists()
+
+
+async def test_a_machine_with_a_token_enrols_by_itself_and_is_admitted(
+    sqlite_engine: sa.Engine, tmp_path: Path, bench: LocalBench
+) -> None:
+    folder = tmp_path / "server"
+    folder.mkdir()
+    make_authority(folder)
+    url = sqlite_engine.url.render_as_string(hide_password=False)
+    provider = real(bench, tmp_path)
+    async with served(config_of(folder, url), sqlite_engine) as place:
+        wish = {"runner_name": a_request().runner_name, "reason": "a test"}
+        made = (await place.people.post("/v1/enrolments", json=wish)).json()
+        home = Bootstrap(url=place.url, token=made["token"], pin=made["pin"])
+        request = a_request(bootstrap=home)
+        await asyncio.to_thread(provider.provision, request)
+
+        def is_admitted() -> bool:
+            with sqlite_engine.connect() as connection:
+                found = connection.execute(sa.select(tables.runners)).mappings().one_or_none()
+            return found is not None and found["admission"] == "verified"
+
+        await eventually(is_admitted, within=120)
+        await ended(provider, request)
+    assert sorted(os.listdir(bench.folder / request.operation_key)) == ["agent.log", "record.json"]

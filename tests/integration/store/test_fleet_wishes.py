@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from forgeyard import telemetry
+from forgeyard.api.metrics import StoreFigures
 from forgeyard.errors import Conflict, InvalidRequest, NotFound
 from forgeyard.fleet.view import Launch
 from forgeyard.model.capacity import CapacityInstanceState, ScaleReason
@@ -14,8 +16,9 @@ from forgeyard.store.engine import database_now, read
 from forgeyard.store.fleet_wishes import Window
 from forgeyard.store.fleets import Bounds
 from forgeyard.store.shares import Intent
-from tests.builders import RNG, a_fleet_spec
+from tests.builders import PARTITION, RNG, a_fleet_spec
 from tests.leasing import Desk
+from tests.scraping import scraped
 
 pytestmark = pytest.mark.integration
 BY_ANN = Intent(actor="ann", channel="cli", reason="the release is near")
@@ -253,3 +256,26 @@ def test_a_change_of_a_fleet_leaves_the_machines_that_it_has(desk: Desk) -> None
     assert machine(desk, own).cost == 250_000
     later = a_machine(desk)
     assert machine(desk, later).cost == 9_000_000
+
+
+@pytest.mark.requirement("MET-031", "MET-032", "MET-033", "MET-040")
+def test_prometheus_is_told_how_many_machines_each_fleet_wants_and_has(desk: Desk) -> None:
+    for state in (None, CapacityInstanceState.HEALTHY, CapacityInstanceState.HEALTHY):
+        a_machine(desk, state)
+    a_machine(desk, CapacityInstanceState.BOOTSTRAPPING)
+    decided = {"fleet_id": shown(desk).fleet.fleet_id, "number": 1, "at": 1, "usable": 0}
+    said = {"wanted": 7, "launched": 0, "drained": 0, "demand_id": "", "decision": "{}"}
+    desk.change(lambda it: it.execute(sa.insert(fleet_tables.fleet_decisions), [decided | said]))
+    desk.change(lambda it: it.execute(sa.update(fleet_tables.fleets).values(decisions=1)))
+    registry = telemetry.published(StoreFigures(desk.engine, PARTITION))
+    found = scraped(telemetry.text(registry).decode())
+    labels = {
+        "fleet": "builders",
+        "provider": "local",
+        "capacity_class": PRICED.capacity.class_id,
+    }
+    counts = {
+        name: found.value(f"forgeyard_fleet_{name}_instances", **labels)
+        for name in ("desired", "ready", "provisioning")
+    }
+    assert counts == {"desired": 7, "ready": 2, "provisioning": 2}

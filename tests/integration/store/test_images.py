@@ -224,7 +224,7 @@ def test_a_critical_image_costs_its_machines_their_work_and_their_certificates(d
     compromise(desk, ImageSeverity.MODERATE)
     tick(desk)
     compromise(desk, ImageSeverity.CRITICAL)
-    assert desk.row(INSTANCES, made)["tended_at"] == 0, "it is looked after at once"
+    assert desk.row(INSTANCES, made)["tended_until"] == 0, "it is looked after at once"
     assert step(desk, made) == "quarantined"
     (runner,) = desk.rows(tables.runners)
     assert (runner["admission"], runner["session_id"]) == ("quarantined", None)

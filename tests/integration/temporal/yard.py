@@ -162,6 +162,8 @@ class Agents:
 
     yard: Yard
     hold: Callable[[Offer], Awaitable[None]] | None = None
+    boots_s: float = 0.0
+    """How long an agent takes to come up, once its machine runs."""
     drivers: dict[str, Driver] = field(default_factory=dict)
 
     @asynccontextmanager
@@ -190,6 +192,7 @@ class Agents:
             await asyncio.gather(*at_work.values(), return_exceptions=True)
 
     async def _live(self, name: str) -> None:
+        await asyncio.sleep(self.boots_s)
         driver = self.drivers[name] = Driver(house=self.yard, name=name, hold=self.hold)
         async with driver.running():
             await asyncio.Event().wait()

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 
 from forgeyard.fleet import forecast as module
@@ -92,17 +93,16 @@ def test_an_advice_says_between_what_it_lies_and_how_far_off_its_model_was() -> 
     assert f"{told.error.mae:.2f} machines" in told.reason
 
 
-def test_what_the_interval_held_is_counted_without_looking_ahead() -> None:
-    """Calm weeks, then a wild day: what held the calm did not hold that."""
-    rng = Random(4)
-
-    def wild(at: int) -> int:
-        return at_work(at) + (rng.randrange(30) if at >= NOON - DAY_MS else 0)
-
-    error = advice(a_past(wild)).error
-    assert error is not None
-    assert error.coverage is not None
-    assert error.coverage < 0.97
+def test_an_interval_knows_only_what_had_come_by_then() -> None:
+    """Each forecast looks three steps ahead, so that it is judged three steps later."""
+    steps = np.arange(400)
+    expected, came = np.full(400, 10.0), np.where(steps < 290, np.nan, 11.0)
+    other = np.where(steps < 300, came, 99.0)
+    low, high = module.interval(expected, came, ahead=3, trained=200)
+    _, later = module.interval(expected, other, ahead=3, trained=200)
+    assert ({*low}, {*high[93:]}) == ({10.0}, {11.0})
+    assert np.array_equal(high[:103], later[:103])
+    assert later[103] == 99
 
 
 @pytest.mark.requirement("FCT-007", "FCT-008")
@@ -179,7 +179,7 @@ def test_a_past_that_has_ended_is_no_ground_for_advice() -> None:
 
 def test_a_past_full_of_gaps_is_not_tested_on() -> None:
     past = a_past(at_work)
-    seldom = replace(past, points=[p for p in past.points if p[0] % (2 * HOUR) < BUCKET])
+    seldom = replace(past, points=[p for p in past.points if p[0] % (8 * HOUR) < HOUR])
     kept = replace(seldom, points=[*seldom.points, past.points[-1]])
     assert advice(kept).reason == "the history has too many gaps to be tested on"
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from forgeyard.fleet.lifecycle import (
     KEPT_MS,
     RARELY_MS,
+    SELDOM_MS,
     Act,
     Facts,
     Pace,
@@ -127,10 +128,13 @@ WAITS = [
     (S.REQUESTED, {"provider_frozen": True}, RARELY_MS),
     (S.PROVISIONING, {"next_at": NOW + 700}, 700),
     (S.PROVISIONING, {"provider_frozen": True}, RARELY_MS),
-    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 6_000),
-    (S.HEALTHY, {**MADE, "runner": WELL}, RARELY_MS),
-    (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, PACE.look),
-    (S.QUARANTINED, {**MADE, "due_at": NOW + KEPT_MS}, RARELY_MS),
+    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 24_000),
+    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000, "due_at": NOW + 1}, 1),
+    (S.HEALTHY, {**MADE, "runner": WELL}, SELDOM_MS),
+    (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, 1),
+    (S.QUARANTINED, {**MADE, "due_at": NOW + KEPT_MS}, SELDOM_MS),
+    (S.BOOTSTRAPPING, {**MADE, "next_at": NOW + 900}, 900),
+    (S.HEALTHY, {**MADE, "runner": WELL, "missing_since": NOW, "next_at": NOW + 30}, 30),
     (S.TERMINATING, {**MADE, "asked_at": 0, "next_at": NOW + 500}, 500),
     (S.TERMINATED, {}, 0),
 ]
@@ -297,7 +301,12 @@ def test_every_machine_that_never_works_ends_in_bounded_time(
         due_at=None if started else facts.due_at or NOW + 20 * MINUTE,
         machine=M.GONE if facts.state is S.HEALTHY else facts.machine,
     )
-    driven = Driven(facts, exists=exists, lost=lost)
+    if facts.state is S.REQUESTED:
+        facts = Facts(state=S.REQUESTED)
+    asked = facts.calls > 0 or facts.has_ref
+    seen = facts.machine is not M.GONE and facts.missing_since is None
+    seen = seen and facts.state is not S.TERMINATED
+    driven = Driven(facts, exists=exists and asked and seen, lost=lost)
     driven.run(KEPT_MS)
     assert driven.facts.state is S.TERMINATED
     assert not driven.exists or facts.machine is M.GONE

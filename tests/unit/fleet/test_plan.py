@@ -218,6 +218,19 @@ def test_machines_go_when_they_have_served_their_time() -> None:
     assert released(decided(three)) == {"cin_three": R.JOBS_DONE}
 
 
+def test_old_machines_go_some_at_a_time_and_those_that_had_their_job_all_at_once() -> None:
+    scaling = a_scaling(min=12, down=replace(a_scaling().down, at_once=3))
+    there = some(12, an_instance, jobs_ended=1)
+    aged = a_fleet(
+        scaling=scaling, instances=there, lifetime=Lifetime(kind=LifetimeKind.MAX_AGE, age=MINUTE)
+    )
+    assert len(decided(aged).drain) == len(decided(aged).launch) == 3
+    once = replace(aged.spec, lifetime=Lifetime(kind=LifetimeKind.ONE_JOB))
+    assert len(decided(replace(aged, spec=once)).drain) == 12
+    assert len(decided(replace(aged, spec=once, provider_frozen=True)).drain) == 12
+    assert decided(replace(aged, provider_frozen=True)).drain == ()
+
+
 @pytest.mark.requirement("FOP-004")
 def test_machines_of_a_blocked_image_drain_at_once_and_none_is_made() -> None:
     busy = some(12, a_busy)

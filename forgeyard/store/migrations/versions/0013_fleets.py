@@ -100,7 +100,7 @@ def _create_instances() -> None:
         sa.Column("missing_since", sa.BigInteger(), nullable=True),
         sa.Column("sightings", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("failure", sa.Text(), nullable=True),
-        sa.Column("tended_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("tended_until", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.ForeignKeyConstraint(
             ["fleet_id"], ["fleets.fleet_id"], name="fk_capacity_instances_fleet_id"
         ),
