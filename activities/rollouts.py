@@ -37,11 +37,10 @@ class RolloutActivities:
         rollout, order = request.rollout, request.command
         intent = Intent(actor=order.actor, channel="temporal", reason=order.reason)
         with write(self._engine) as connection:
-            now = rollouts.advance(connection, rollout.rollout_id)
-            if now.record.state not in ENDS:
+            # Not moved on before: whoever pauses it does not want it to take one more step.
+            if not rollouts.is_over(connection, rollout.rollout_id):
                 self._do(connection, rollout.fleet_id, order.action, intent)
-                now = rollouts.advance(connection, rollout.rollout_id)
-            return _step(now)
+            return _step(rollouts.advance(connection, rollout.rollout_id))
 
     def _do(self, connection: sa.Connection, fleet_id: str, action: str, intent: Intent) -> None:
         if action == "pause":

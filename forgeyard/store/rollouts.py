@@ -215,6 +215,15 @@ def advance(connection: sa.Connection, rollout_id: str) -> Advanced:
     return Advanced(record=_record(connection, fleet, row), reason=reason, wait=verdict.wait)
 
 
+def is_over(connection: sa.Connection, rollout_id: str) -> bool:
+    """Tell whether a rollout has ended, either way.
+
+    Raises:
+        NotFound: there is no such rollout.
+    """
+    return RolloutState(changes.find(connection, ROLLOUT, rollout_id)["state"]) in ENDS
+
+
 def _move(
     connection: sa.Connection, fleet: Row, row: Row, verdict: RolloutVerdict, *, now: int
 ) -> Row:

@@ -4,7 +4,7 @@ from temporalio.client import WorkflowHandle
 
 from activities import contracts, rollout_contracts
 from forgeyard.model.fleet import Rollout
-from forgeyard.store import rollouts
+from forgeyard.store import fleet_tables, rollouts
 from tests.builders import RNG
 from tests.integration.replay.cases import case, this_run, until_counted, until_over
 from tests.integration.store.grounds import ANN, NEW, OLD, a_fleet_of, an_image, healthy
@@ -19,7 +19,9 @@ async def start_rollout(house: House, *, soak: int, **state: object) -> Workflow
         an_image(desk, digest)
     a_fleet_of(desk, OLD, rollout=Rollout(soak=soak))
     found = desk.change(rollouts.start, "builders", NEW, ANN, rng=RNG)
-    healthy(desk, image=NEW)
+    canary, _ = healthy(desk, image=NEW)
+    since = found.created_at if soak else 1
+    desk.overwrite(fleet_tables.capacity_instances, canary, healthy_at=since)
     # Fleets are found by name as well, and a name is the same in every recording.
     rollout = rollout_contracts.Rollout(
         rollout_id=found.rollout_id, fleet_id="builders", fleet="builders", image=NEW

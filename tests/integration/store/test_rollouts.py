@@ -3,6 +3,8 @@
 import pytest
 import sqlalchemy as sa
 
+from activities import rollout_contracts
+from activities.rollouts import RolloutActivities
 from forgeyard.errors import Conflict, NotFound
 from forgeyard.fleet.view import Stage
 from forgeyard.model.fleet import Rollout
@@ -110,6 +112,26 @@ def test_the_planner_reads_how_far_it_is(desk: Desk) -> None:
     assert advance(desk, found) is S.CANARY
     desk.change(rollouts.resume, "builders", ANN)
     assert advance(desk, found) is S.REPLACING
+
+
+def test_whoever_pauses_a_rollout_that_could_go_on_stops_it_where_it_is(desk: Desk) -> None:
+    found = start(desk)
+    canary_with_a_job(desk)
+    rollout = rollout_contracts.Rollout(
+        rollout_id=found.rollout_id, fleet_id="builders", fleet="builders", image=NEW
+    )
+    acting = RolloutActivities(desk.engine, rng=RNG)
+
+    def told(action: str) -> rollout_contracts.RolloutStep:
+        command = rollout_contracts.RolloutCommand(action=action, reason="a look")
+        order = rollout_contracts.RolloutOrder(rollout=rollout, command=command)
+        return acting.command_rollout(order)
+
+    assert (told("pause").state, told("pause").line) == ("canary", "a look")
+    assert told("resume").state == "replacing"
+    assert (told("rollback").state, told("rollback").ended) == ("rolled_back", True)
+    (line,) = desk.audited("rollout.pause")
+    assert line["channel"] == "temporal"
 
 
 @pytest.mark.requirement("IMG-017")
