@@ -374,6 +374,10 @@ class FleetTick:
     """The decision, as people read it."""
     untended: tuple[Machine, ...] = ()
     """Machines that need a look and have nobody who is about to."""
+    rollout_id: str = ""
+    """Of one that nobody looks after."""
+    image: str = ""
+    """That is rolled out there."""
     wait_ms: int = 10_000
 
 

@@ -32,6 +32,7 @@ from forgeyard.store import (
     machines,
     policies,
     provider_checks,
+    rollouts,
     sightings,
 )
 from forgeyard.store.engine import database_now, read, write
@@ -41,6 +42,8 @@ from forgeyard.store.sightings import Orphan
 
 TRIES: Final = 5
 """Decisions that may be void one after the other, until the next look."""
+ROLLOUT_UNTENDED_MS: Final = 3 * 60 * 1000
+"""A rollout that was not judged for so long has lost its workflow."""
 STATES: Final = {
     "activate": FleetState.ACTIVE,
     "freeze": FleetState.FROZEN,
@@ -119,6 +122,7 @@ class FleetActivities:
             )
             gone = fleet_decisions.finish_deletion(connection, view.fleet_id)
         _count(view, done)
+        rollout_id, image = self._untended_rollout(view.fleet_id)
         return contracts.FleetTick(
             gone=gone,
             wanted=decision.wanted,
@@ -129,6 +133,8 @@ class FleetActivities:
             health=done.health.value,
             line=told(view, decision),
             untended=self._untended(view),
+            rollout_id=rollout_id,
+            image=image,
             wait_ms=self._rhythm.look,
         )
 
@@ -154,6 +160,11 @@ class FleetActivities:
             contracts.Machine(instance_id=instance_id, runner_name=name)
             for instance_id, name in found
         )
+
+    def _untended_rollout(self, fleet_id: str) -> tuple[str, str]:
+        with read(self._engine) as connection:
+            before = database_now(connection) - ROLLOUT_UNTENDED_MS
+            return rollouts.untended(connection, fleet_id, before=before) or ("", "")
 
     @activity.defn(name="fleet.observe")
     def observe_fleet(self, request: contracts.Fleet) -> contracts.Observed:

@@ -37,12 +37,13 @@ from forgeyard.fleet.view import COMING
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.enrolment import Expectation, Grant
 from forgeyard.model.equipment import IsolationClass as Isolation
-from forgeyard.model.fleet import CapacityClass, FleetSpec
+from forgeyard.model.fleet import CapacityClass, FleetSpec, Offering
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import (
     breakers,
     codec,
     enrolments,
+    image_standing,
     lineage,
     machine_life,
     machines,
@@ -194,7 +195,14 @@ class ProvisioningActivities:
             offering=sought.offering,
             bootstrap=self._bootstrap(row),
             ref=sought.ref,
+            image=self._image(row, sought.offering),
         )
+
+    def _image(self, row: Row, offering: Offering) -> str:
+        """Tell what the provider calls the image of a machine, if that is on record."""
+        with read(self._engine) as connection:
+            places = (offering.name, offering.region)
+            return image_standing.reference(connection, row["image"], row["provider"], *places)
 
     def _bootstrap(self, row: Row) -> Bootstrap:
         invitations, binding = self._home.invitations, binding_of(row)

@@ -30,6 +30,7 @@ from activities.fleets import FleetActivities, Rhythm
 from activities.leasing import LeasingActivities
 from activities.provisioning import Home, Infrastructure, ProvisioningActivities
 from activities.relay import RelayActivities, Waker
+from activities.rollouts import RolloutActivities
 from activities.scheduling import SchedulingActivities
 from activities.upkeep import RetentionActivities, UpkeepActivities
 from forgeyard import entropy
@@ -41,6 +42,7 @@ from forgeyard.store.blobs import BlobStore
 from workflows.attempt_lease import AttemptLease
 from workflows.capacity_instance import CapacityInstance
 from workflows.fleet_reconcile import FleetReconcile
+from workflows.image_rollout import ImageRollout
 from workflows.scheduler_loop import SchedulerLoop
 from workflows.scheduling_cycle import SchedulingCycle
 from workflows.upkeep import Upkeep
@@ -48,7 +50,7 @@ from workflows.upkeep import Upkeep
 PURE: Final = ("forgeyard", "activities")
 WORKFLOWS: Final = (
     *(SchedulerLoop, SchedulingCycle, AttemptLease, Upkeep),
-    *(FleetReconcile, CapacityInstance),
+    *(FleetReconcile, CapacityInstance, ImageRollout),
 )
 STICKY_TIMEOUT: Final = timedelta(seconds=2)
 GRACE: Final = timedelta(seconds=30)
@@ -129,6 +131,7 @@ def build_worker(client: Client, parts: Parts) -> Worker:
     upkeep = UpkeepActivities(client, engine, policy, task_queue=queue)
     keeping = RetentionActivities(engine, parts.blobs, parts.retention)
     fleets = _fleet_activities(parts)
+    rolling = RolloutActivities(engine, rng=entropy.system())
     return Worker(
         client,
         task_queue=queue,
@@ -146,6 +149,8 @@ def build_worker(client: Client, parts: Parts) -> Worker:
             keeping.forget,
             fleets.tick_fleet,
             fleets.command_fleet,
+            rolling.advance_rollout,
+            rolling.command_rollout,
         ],
         activity_executor=ThreadPoolExecutor(parts.sql_slots, thread_name_prefix="activity"),
         max_concurrent_activities=parts.sql_slots,

@@ -20,7 +20,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, WorkflowAlrea
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from activities import contracts
+    from activities import contracts, rollout_contracts
 
 TICK_TIMEOUT: Final = timedelta(seconds=30)
 OBSERVE_TIMEOUT: Final = timedelta(minutes=3)
@@ -82,6 +82,8 @@ class FleetReconcile:
             if tick.gone:
                 return "deleted, and nothing of it is left"
             await asyncio.gather(*(self._look_after(one) for one in tick.untended))
+            if tick.rollout_id:
+                await self._roll_out(tick)
             await self._rest(tick)
             if _is_time_to_roll_over():
                 break
@@ -142,6 +144,25 @@ class FleetReconcile:
                 await handle.signal(contracts.POKE)
             except ApplicationError as error:
                 workflow.logger.info("machine %s has ended: %s", machine.instance_id, error)
+
+    async def _roll_out(self, tick: contracts.FleetTick) -> None:
+        """See to it that a rollout has its workflow."""
+        fleet = self._state.fleet
+        rollout = rollout_contracts.Rollout(
+            rollout_id=tick.rollout_id, fleet_id=fleet.fleet_id, fleet=fleet.name, image=tick.image
+        )
+        try:
+            await workflow.start_child_workflow(
+                rollout_contracts.IMAGE_ROLLOUT,
+                rollout_contracts.RolloutState(rollout=rollout),
+                id=rollout_contracts.rollout_workflow_id(fleet.fleet_id, tick.image),
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                search_attributes=contracts.attributes(rollout_contracts.KIND_ROLLOUT),
+                static_summary=f"{fleet.name}: {tick.image}",
+            )
+        except WorkflowAlreadyStartedError:
+            workflow.logger.debug("the rollout of %s is looked after", tick.image)
 
     async def _rest(self, tick: contracts.FleetTick) -> None:
         try:

@@ -70,6 +70,7 @@ class Pulse:
             held=held,
             health=health,
             health_reason=reason,
+            unclean=bool(self._shop.health.quarantined),
             report=self._unsaid,
             holdings=None if holdings == self._told else holdings,
         )

@@ -21,6 +21,7 @@ from forgeyard.api import (
     enrolments,
     fleets,
     health,
+    images,
     logs,
     machines,
     metrics,
@@ -29,6 +30,7 @@ from forgeyard.api import (
     pools,
     problems,
     reconciling,
+    rollouts,
     runners,
     runs,
     scheduler,
@@ -52,6 +54,7 @@ ROUTERS: Final = (
     *(policy.router, metrics.router, scopes.router, scopes.order_router),
     *(store.router, tokens.router, tokens.self_router, auditing.router),
     *(fleets.router, machines.router, machines.provider_router, machines.demand_router),
+    *(images.router, rollouts.router),
     *(enrolments.router, enrolments.runner_router, codec.router),
 )
 

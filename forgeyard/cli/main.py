@@ -18,7 +18,9 @@ from forgeyard.cli import (
     enrolment,
     fleet,
     fleet_asking,
+    fleet_rollout,
     fleet_wishing,
+    image,
     job,
     login,
     output,
@@ -59,6 +61,8 @@ fleet.app.registered_commands += fleet_asking.app.registered_commands
 fleet.app.registered_commands += fleet_wishing.app.registered_commands
 fleet.app.add_typer(fleet_wishing.reservation, name="reservation")
 fleet.app.add_typer(fleet_wishing.provider, name="provider")
+fleet.app.add_typer(fleet_rollout.app, name="rollout")
+app.add_typer(image.app, name="image")
 app.add_typer(policy.app, name="policy")
 app.add_typer(scope.app, name="scope")
 app.add_typer(store.app, name="store")

@@ -6,6 +6,7 @@ holds against everything, and nothing is lowered by a forecast.
 
 from dataclasses import dataclass
 
+from forgeyard.fleet.drift import surge
 from forgeyard.fleet.trail import Trail
 from forgeyard.fleet.view import Clamp, ClampKind, FleetView
 from forgeyard.model.capacity import ScaleReason
@@ -18,6 +19,7 @@ _REASON = {
     ClampKind.MINIMUM: ScaleReason.MINIMUM,
     ClampKind.OVERRIDE: ScaleReason.MANUAL,
     ClampKind.SCALE_TO_ZERO: ScaleReason.MINIMUM,
+    ClampKind.ROLLOUT: ScaleReason.REPLACEMENT,
 }
 
 
@@ -26,6 +28,8 @@ class Aim:
     """What a fleet aims at, and which bounds moved it there."""
 
     wanted: int
+    steady: int
+    """The same without those that are wanted only while others are replaced."""
     most: int
     """The maximum that is in force."""
     raised: tuple[tuple[ScaleReason, int], ...]
@@ -42,6 +46,8 @@ def aim(view: FleetView, needed: int, now: int) -> Aim:
     _forecast(trail, view)
     _minimum(trail, view, now)
     _scale_to_zero(trail, view)
+    steady = trail.number
+    _surge(trail, view, now)
     _maximum(trail, view, now)
     _draining(trail, view)
     raised = (
@@ -49,6 +55,7 @@ def aim(view: FleetView, needed: int, now: int) -> Aim:
     )
     return Aim(
         wanted=trail.number,
+        steady=min(steady, trail.number),
         most=most(view, now),
         raised=tuple(raised),
         clamps=tuple(trail.clamps),
@@ -109,6 +116,11 @@ def _minimum(trail: Trail, view: FleetView, now: int) -> None:
 def _scale_to_zero(trail: Trail, view: FleetView) -> None:
     if not view.spec.scaling.scale_to_zero:
         trail.at_least(ClampKind.SCALE_TO_ZERO, 1, "it never scales to zero")
+
+
+def _surge(trail: Trail, view: FleetView, now: int) -> None:
+    more = surge(view, trail.number, now)
+    trail.plus(ClampKind.ROLLOUT, more, f"{more} more while machines of another image are replaced")
 
 
 def _maximum(trail: Trail, view: FleetView, now: int) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from forgeyard.fleet.bounds import Aim
 from forgeyard.fleet.choosing import Chooser
+from forgeyard.fleet.drift import blocked_but, newest, with_images
 from forgeyard.fleet.muster import Muster
 from forgeyard.fleet.need import Need
 from forgeyard.fleet.trail import Trail
@@ -57,7 +58,7 @@ def step_up(
     _refused(trail, chooser, view)
     return StepUp(
         keep=tuple(it.instance_id for it in kept),
-        launch=launch,
+        launch=with_images(view, launch),
         clamps=(*trail.clamps, *_turned(view, launch, chooser.turned)),
     )
 
@@ -91,9 +92,12 @@ def _taken_back(
 
 
 def _image_blocked(trail: Trail, view: FleetView) -> None:
-    image = view.spec.capacity.image
-    if image in view.blocked_images:
-        trail.at_most(ClampKind.IMAGE_BLOCKED, 0, f"its image {image} is blocked")
+    most = blocked_but(view)
+    if most is not None:
+        blocked = [
+            it for it in (view.spec.capacity.image, newest(view)) if it in view.blocked_images
+        ]
+        trail.at_most(ClampKind.IMAGE_BLOCKED, most, f"its image {blocked[0]} is blocked")
 
 
 def _frozen(trail: Trail, view: FleetView) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 from forgeyard.model.capacity import CapacityInstanceState, MachineState, OperationState
 from forgeyard.model.enrolment import Admission
 from forgeyard.model.fleet import FleetState, PhaseDeadlines
+from forgeyard.model.image import ImageStanding
 from forgeyard.model.runner import RunnerState
 
 S, M, Op = CapacityInstanceState, MachineState, OperationState
@@ -21,6 +22,7 @@ SIGHTINGS: Final = 2
 """How often a machine must be looked for in vain before nobody expects it any more."""
 KEPT_MS: Final = 24 * 3600 * 1000
 """How long a sick machine is kept for a look."""
+BAD_IMAGE: Final = "its image must not run any more"
 RARELY_MS: Final = 60 * 1000
 """How often to see whether what is frozen still is."""
 SELDOM_MS: Final = 30 * 60 * 1000
@@ -86,6 +88,7 @@ class Facts:
     """Whether its fleet has room for one more machine that is kept for a look."""
     is_released: bool = False
     """Whether an operator lets a quarantined machine go."""
+    image: ImageStanding = ImageStanding.FINE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,8 @@ def judge(facts: Facts, pace: Pace, *, now: int) -> Verdict:
 def _requested(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.fleet_state in (FleetState.DRAINING, FleetState.DELETING):
         return Verdict(to=S.TERMINATED, reason="its fleet wants no more machines")
+    if facts.image is not ImageStanding.FINE:
+        return Verdict(to=S.TERMINATED, reason=BAD_IMAGE)
     if _is_frozen(facts):
         return Verdict(wait=RARELY_MS)
     return Verdict(to=S.PROVISIONING, reason="asked for", due_in=facts.deadlines.provision)
@@ -119,7 +124,7 @@ def _is_frozen(facts: Facts) -> bool:
 
 
 def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
-    if facts.machine is M.RUNNING:
+    if facts.machine is M.RUNNING and facts.image is ImageStanding.FINE:
         return Verdict(to=S.BOOTSTRAPPING, reason="seen running", due_in=facts.deadlines.bootstrap)
     trouble = _trouble(facts, pace, now, "it was not running in time")
     if trouble is not None:
@@ -137,7 +142,9 @@ def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
 
 
 def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
-    """Tell whether a coming machine has ended, or is late."""
+    """Tell whether a coming machine has ended, is late, or must not come any more."""
+    if facts.image is not ImageStanding.FINE:
+        return Verdict(to=S.FAILED, reason=BAD_IMAGE)
     if facts.machine in ENDED_MACHINE:
         return Verdict(to=S.FAILED, reason=facts.detail or f"its machine is {facts.machine}")
     if facts.has_ref and _is_absent(facts, pace, now):
@@ -176,7 +183,7 @@ def _is_absent(facts: Facts, pace: Pace, now: int) -> bool:
 
 
 def _bootstrapping(facts: Facts, pace: Pace, now: int) -> Verdict:
-    if facts.redeemed or facts.runner is not None:
+    if facts.image is ImageStanding.FINE and (facts.redeemed or facts.runner is not None):
         return Verdict(to=S.ENROLLING, reason="it has enrolled", due_in=facts.deadlines.enrol)
     trouble = _trouble(facts, pace, now, "it did not enrol in time")
     return trouble or _watch(facts, pace, now)
@@ -184,7 +191,7 @@ def _bootstrapping(facts: Facts, pace: Pace, now: int) -> Verdict:
 
 def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
     runner = facts.runner
-    if runner is not None:
+    if runner is not None and facts.image is ImageStanding.FINE:
         if runner.admission in (Admission.QUARANTINED, Admission.REJECTED):
             return _sick(runner, facts)
         if runner.admission is Admission.VERIFIED and runner.state is not RunnerState.OFFLINE:
@@ -194,9 +201,12 @@ def _enrolling(facts: Facts, pace: Pace, now: int) -> Verdict:
 
 
 def _sick(runner: RunnerFacts, facts: Facts) -> Verdict:
-    """Keep a machine for a look, as long as few are kept: many must not block a fleet."""
     why = runner.admission_reason or "no reason was given"
-    reason = f"its runner is {runner.admission}: {why}"
+    return _kept(facts, f"its runner is {runner.admission}: {why}")
+
+
+def _kept(facts: Facts, reason: str) -> Verdict:
+    """Keep a machine for a look, as long as few are kept: many must not block a fleet."""
     if not facts.may_keep_sick:
         return Verdict(to=S.FAILED, reason=reason)
     return Verdict(to=S.QUARANTINED, reason=reason, due_in=KEPT_MS)
@@ -206,12 +216,15 @@ def _healthy(facts: Facts, pace: Pace, now: int) -> Verdict:
     lost = _lost(facts, pace, now)
     if lost is not None:
         return lost
+    if facts.image is ImageStanding.CONDEMNED:
+        return _kept(facts, BAD_IMAGE)
     if facts.missing_since is not None:
         # A listing did not name it, which proves nothing: it is looked at itself (FLT-035).
         return _look(facts, pace, now)
     runner = facts.runner
     if runner is not None and runner.admission in (Admission.QUARANTINED, Admission.REJECTED):
-        return _sick(runner, facts)
+        # What it still runs may end: nothing new comes, for it is not admitted any more.
+        return _sick(runner, facts) if runner.leases == 0 else Verdict(wait=pace.look)
     return Verdict(wait=SELDOM_MS)
 
 
@@ -232,7 +245,12 @@ def _draining(facts: Facts, pace: Pace, now: int) -> Verdict:
     lost = _lost(facts, pace, now)
     if lost is not None:
         return Verdict(to=S.FAILED, reason=lost.reason)
-    leases = facts.runner.leases if facts.runner else 0
+    if facts.image is ImageStanding.CONDEMNED:
+        return _kept(facts, BAD_IMAGE)
+    runner = facts.runner
+    leases = runner.leases if runner else 0
+    if runner is not None and leases == 0 and runner.admission is Admission.QUARANTINED:
+        return _sick(runner, facts)
     if leases == 0:
         return Verdict(to=S.TERMINATING, reason="nothing runs on it any more")
     if facts.due_at is not None and now >= facts.due_at:

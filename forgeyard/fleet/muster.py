@@ -7,6 +7,7 @@ wanted; a machine that drains is no capacity at all, and a sick one does not hol
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from forgeyard.fleet.drift import has_drifted
 from forgeyard.fleet.view import COMING, FleetView, InstanceView
 from forgeyard.model.capacity import CapacityInstanceState, ScaleDownReason
 from forgeyard.model.fleet import LifetimeKind
@@ -120,6 +121,7 @@ def _can_return(instance: InstanceView, view: FleetView, now: int) -> bool:
         and instance.is_healthy
         and not instance.interrupted
         and instance.image not in view.blocked_images
+        and not has_drifted(instance, view)
         and not has_served(instance, view, now)
     )
 

@@ -70,6 +70,8 @@ class ProvisionRequest:
     bootstrap: Bootstrap
     ref: str = ""
     """What the provider called it, once that is known."""
+    image: str = ""
+    """What the provider calls the image of the class there, if that is on record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,7 +48,10 @@ def demand_sane(spec: FleetSpec) -> None:
 
 def problems(spec: FleetSpec) -> tuple[Problem, ...]:
     """List every contradiction in a document, in its order."""
-    found = (_names, _capacity, _offerings, _scaling, _placement, _lifetime, _money, _deadlines)
+    found = (
+        *(_names, _capacity, _offerings, _scaling, _placement),
+        *(_lifetime, _rollout, _money, _deadlines),
+    )
     return tuple(problem for judge in found for problem in judge(spec))
 
 
@@ -218,6 +221,24 @@ def _amount(name: str, amount: int, kind: LifetimeKind, lifetime: Lifetime) -> I
             value=amount,
             allowed=f"more than 0 with the kind {kind.value}, and nothing with another kind",
             text=f"lifetime.{name} and lifetime.kind do not go together",
+        )
+
+
+def _rollout(spec: FleetSpec) -> Iterator[Problem]:
+    rules = spec.rollout
+    if rules.max_surge == 0 and rules.max_unavailable == 0:
+        yield Problem(
+            field="rollout.max_surge",
+            value=rules.max_surge,
+            allowed="more than 0, or rollout.max_unavailable more than 0",
+            text="with none beside and none missing no machine can be replaced",
+        )
+    if rules.canaries > spec.scaling.max:
+        yield Problem(
+            field="rollout.canaries",
+            value=rules.canaries,
+            allowed=f"at most {spec.scaling.max}, which is the maximum",
+            text="more canaries than machines prove nothing",
         )
 
 

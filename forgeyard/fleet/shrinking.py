@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from forgeyard.fleet.bounds import Aim
+from forgeyard.fleet.drift import missing_canaries, newest, to_replace
 from forgeyard.fleet.muster import Muster, is_pinned
 from forgeyard.fleet.trail import Trail
 from forgeyard.fleet.view import Clamp, ClampKind, FleetView, InstanceView, Release
@@ -71,7 +72,9 @@ def _in_order(
         *_releases(chosen[over:], ScaleDownReason.IDLE),
     )
     _spared(trail, there)
-    return trail, (*_worn(view, there, now), *drain)
+    left = _without(there.ready, chosen)
+    replaced = _replaced(trail, view, aimed, there=there, left=left, now=now)
+    return trail, (*_worn(view, there, now), *drain, *replaced)
 
 
 def _worn(view: FleetView, there: Muster, now: int) -> tuple[Release, ...]:
@@ -85,6 +88,54 @@ def _worn(view: FleetView, there: Muster, now: int) -> tuple[Release, ...]:
     sick = [it for it in there.unwell if not is_pinned(it, now)]
     reason = ScaleDownReason.MAX_AGE if by_age else ScaleDownReason.JOBS_DONE
     return (*_releases(sick, ScaleDownReason.UNUSABLE), *_releases(there.lapsed, reason))
+
+
+def _replaced(
+    trail: Trail,
+    view: FleetView,
+    aimed: Aim,
+    *,
+    there: Muster,
+    left: Sequence[InstanceView],
+    now: int,
+) -> tuple[Release, ...]:
+    """Let go of machines of another image, as far as others are there for what is wanted.
+
+    Busy ones are among them: they finish what they have and get nothing more, else a fleet that
+    always has work would never be rid of an old image.
+    """
+    victims = _to_go_for_image(view, aimed, there=there, left=left, now=now)
+    stays = view.state in (FleetState.FROZEN, FleetState.SCALE_UP_ONLY)
+    if not victims or stays or view.provider_frozen:
+        return ()
+    spare = len(left) - max(0, aimed.steady - view.spec.rollout.max_unavailable)
+    count = min(len(victims), max(0, spare), view.spec.scaling.down.at_once)
+    text = f"{len(victims)} have another image; they go as others come in their place"
+    if count < len(victims):
+        trail.clamps.append(
+            Clamp(kind=ClampKind.ROLLOUT, before=len(victims), after=count, text=text)
+        )
+    idle_first = sorted(victims, key=lambda it: (it.leases, it.requested_at, it.instance_id))
+    return _releases(idle_first[:count], ScaleDownReason.IMAGE)
+
+
+def _to_go_for_image(
+    view: FleetView, aimed: Aim, *, there: Muster, left: Sequence[InstanceView], now: int
+) -> tuple[InstanceView, ...]:
+    """Pick what has drifted; of a full fleet, also as many as canaries find no room beside."""
+    drifted = to_replace(view, left, now)
+    # What is on its way out will make room without anybody's help.
+    staying = len(there.usable) + len(there.unwell) + len(there.lapsed)
+    crowded = missing_canaries(view) - max(0, aimed.most - staying)
+    if drifted or crowded <= 0:
+        return drifted
+    others = [it for it in left if it.image != newest(view) and not is_pinned(it, now)]
+    return tuple(sorted(others, key=lambda it: (it.leases, it.requested_at))[:crowded])
+
+
+def _without(some: Sequence[InstanceView], gone: Sequence[InstanceView]) -> list[InstanceView]:
+    names = {it.instance_id for it in gone}
+    return [it for it in some if it.instance_id not in names]
 
 
 def _frozen(trail: Trail, view: FleetView) -> None:
@@ -147,7 +198,7 @@ def _has_rested(instance: InstanceView, view: FleetView, now: int) -> bool:
 
 def _first_to_go(idle: Iterable[InstanceView], view: FleetView) -> list[InstanceView]:
     """Order machines: of another image first, then the dearest, then the oldest."""
-    image = view.spec.capacity.image
+    image = newest(view)
     return sorted(
         idle, key=lambda it: (it.image == image, -it.cost, it.requested_at, it.instance_id)
     )

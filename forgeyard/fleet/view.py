@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from forgeyard.model.capacity import CapacityInstanceState, ScaleDownReason, ScaleReason
 from forgeyard.model.fleet import CapacityReservation, FleetSpec, FleetState, Market, Override
+from forgeyard.model.image import RolloutState
 from forgeyard.model.units import Resources
 from forgeyard.scheduler.standing import SchedulingPool
 
@@ -63,6 +64,16 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """How far another image may replace that of the document."""
+
+    rollout_id: str
+    image: str
+    state: RolloutState
+    is_paused: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetView:
     """A fleet at one instant."""
 
@@ -90,6 +101,8 @@ class FleetView:
     futile: frozenset[str] = frozenset()
     """Classes of jobs for which machines came up in vain (FLT-079)."""
     blocked_images: frozenset[str] = frozenset()
+    rollout: Stage | None = None
+    """The one that is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +155,7 @@ class ClampKind(StrEnum):
     FUTILE = "futile"
     RESERVED = "reserved"
     IMAGE_BLOCKED = "image_blocked"
+    ROLLOUT = "rollout"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +176,8 @@ class Launch:
     reason: ScaleReason
     made_for: str = ""
     """The class of jobs."""
+    image: str = ""
+    """Another than that of the fleet's document."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from forgeyard.model.capability import (
     TrustClass,
 )
 from forgeyard.model.equipment import Equipment, Word
+from forgeyard.model.image import ImageDemand
 from forgeyard.model.location import Micros
 from forgeyard.model.units import LARGEST, Resources
 
@@ -113,7 +114,8 @@ class CapacityClass:
     trust: TrustClass = TrustClass.UNTRUSTED_GENERAL
     isolation: IsolationClass = IsolationClass.PROCESS
     image: Word = ""
-    """The digest of the image that it boots; empty where the provider has none."""
+    """The digest of the image that it boots; empty where the provider has none. In a document
+    that is applied it may be an alias, which is looked up once."""
 
     @property
     def class_id(self) -> str:
@@ -203,6 +205,22 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rollout:
+    """How machines of another image come to replace those that are there (IMG-009)."""
+
+    canaries: Annotated[Count, Ge(1)] = 1
+    """Machines that prove a new image before it replaces anything."""
+    soak: Span = 10 * 60 * 1000
+    """How long they must have been well, unless one of them has done a job."""
+    failures: Annotated[Count, Ge(1)] = 2
+    """Machines of a new image that go wrong, until it is rolled back."""
+    max_surge: Count = 1
+    """Machines beyond what is wanted while others are replaced."""
+    max_unavailable: Count = 1
+    """How many may be missing from what is wanted meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetime:
     """When a machine is let go although it is needed (FOP-008)."""
 
@@ -256,6 +274,9 @@ class FleetSpec:
     scaling: Scaling = field(default_factory=Scaling)
     placement: Placement = field(default_factory=Placement)
     lifetime: Lifetime = field(default_factory=Lifetime)
+    images: ImageDemand = ImageDemand.KNOWN
+    """A fleet of restricted trust takes attested ones only, whatever this says (IMG-006)."""
+    rollout: Rollout = field(default_factory=Rollout)
     guardrail: Guardrail = field(default_factory=Guardrail)
     scope: FleetScope = field(default_factory=FleetScope)
     deadlines: PhaseDeadlines = field(default_factory=PhaseDeadlines)

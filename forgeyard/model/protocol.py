@@ -85,6 +85,8 @@ class Heartbeat:
     held: Annotated[tuple[Annotated[LeaseId, MaxLen(64)], ...], MaxLen(MAX_LEASES)] = ()
     health: RunnerHealth = RunnerHealth.HEALTHY
     health_reason: Annotated[str, MaxLen(300)] = ""
+    unclean: bool = False
+    """Whether something that a job left behind cannot be removed; `health_reason` says what."""
     report: Report | None = None
     """Given when the host was looked at anew, whether or not anything has changed."""
     holdings: Holdings | None = None

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from forgeyard.errors import IllegalTransition
 from forgeyard.model.capacity import CapacityInstanceState
+from forgeyard.model.image import ImageState, RolloutState
 
 State = TypeVar("State", bound=StrEnum)
 Table = Mapping[State, frozenset[State]]
@@ -132,6 +133,20 @@ CAPACITY_TRANSITIONS: Table[CapacityInstanceState] = _table(
         _C.QUARANTINED: (_C.TERMINATING,),
         _C.FAILED: (_C.TERMINATING, _C.TERMINATED),
         _C.TERMINATING: (_C.TERMINATED,),
+    }
+)
+_I, _O = ImageState, RolloutState
+IMAGE_TRANSITIONS: Table[ImageState] = _table(
+    {
+        _I.TRUSTED: (_I.COMPROMISED, _I.RETIRED),
+        _I.COMPROMISED: (_I.TRUSTED, _I.RETIRED),
+        _I.RETIRED: (_I.TRUSTED, _I.COMPROMISED),
+    }
+)
+ROLLOUT_TRANSITIONS: Table[RolloutState] = _table(
+    {
+        _O.CANARY: (_O.REPLACING, _O.ROLLED_BACK),
+        _O.REPLACING: (_O.DONE, _O.ROLLED_BACK),
     }
 )
 LEASE_TRANSITIONS: Table[LeaseState] = _table(

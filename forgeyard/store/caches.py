@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from forgeyard.errors import InvalidRequest, NotFound
 from forgeyard.model.job import JobSpec
-from forgeyard.store import blobs, changes, codec, habits, tables
+from forgeyard.store import blobs, changes, codec, distrust, habits, tables
 from forgeyard.store.changes import ATTEMPT, JOB, Row
 from forgeyard.store.engine import database_now
 
@@ -45,7 +45,8 @@ def check_declared(connection: sa.Connection, lease: Row, name: str) -> None:
 def find(connection: sa.Connection, lease: Row, name: str, key: str) -> Entry | None:
     """Find what is cached for a lease under a key; it is safe from retention for an hour.
 
-    An entry whose blob is not recorded any more is forgotten, so that a new one can come.
+    An entry whose blob is not recorded any more, or that comes from a runner that is distrusted,
+    is forgotten, so that a new one can come.
 
     Raises:
         InvalidRequest: the job declares no such cache.
@@ -56,14 +57,15 @@ def find(connection: sa.Connection, lease: Row, name: str, key: str) -> Entry | 
         sa.update(caches)
         .where(caches.c.trust == trust, caches.c.cache_key == key, caches.c.name == name)
         .values(used_at=now)
-        .returning(caches.c.digest)
+        .returning(caches.c.digest, caches.c.runner_id, caches.c.created_at)
     )
-    digest = connection.execute(used).scalar_one_or_none()
-    if digest is None:
+    found = connection.execute(used).one_or_none()
+    if found is None:
         habits.note(connection, lease["job_id"], f"{habits.CACHE}{name}", key, now=now)
         return None
-    entry = Entry(trust=trust, key=key, digest=digest)
-    is_there = blobs.touch(connection, digest) is not None
+    entry = Entry(trust=trust, key=key, digest=found.digest)
+    is_there = not distrust.covers(connection, found.runner_id, found.created_at)
+    is_there = is_there and blobs.touch(connection, found.digest) is not None
     if not is_there:
         drop(connection, entry)
     habits.note(connection, lease["job_id"], f"{habits.CACHE}{name}", key, now=now)
@@ -91,6 +93,7 @@ def record(
         "size_bytes": size,
         "created_at": now,
         "used_at": now,
+        "runner_id": lease["runner_id"],
     }
     changes.upsert(connection, tables.caches, row, changes={})
     # In this order as in `find`: entry, then blob.

@@ -17,11 +17,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from forgeyard.errors import Conflict, NotFound
 from forgeyard.model.capacity import CapacityInstanceState
+from forgeyard.model.image import ImageState, RolloutState
 from forgeyard.model.transitions import (
     ATTEMPT_TRANSITIONS,
     CAPACITY_TRANSITIONS,
+    IMAGE_TRANSITIONS,
     JOB_TRANSITIONS,
     LEASE_TRANSITIONS,
+    ROLLOUT_TRANSITIONS,
     RUN_TRANSITIONS,
     SESSION_TRANSITIONS,
     AttemptState,
@@ -32,7 +35,7 @@ from forgeyard.model.transitions import (
     check,
 )
 from forgeyard.redaction import redacted
-from forgeyard.store import fleet_tables, tables
+from forgeyard.store import fleet_tables, image_tables, tables
 from forgeyard.store.engine import principal_of
 
 Row = Mapping[str, Any]
@@ -100,6 +103,20 @@ INSTANCE = Kind(
     key="instance_id",
     states=CapacityInstanceState,
     transitions=CAPACITY_TRANSITIONS,
+)
+IMAGE = Kind(
+    name="image",
+    table=image_tables.runner_images,
+    key="digest",
+    states=ImageState,
+    transitions=IMAGE_TRANSITIONS,
+)
+ROLLOUT = Kind(
+    name="rollout",
+    table=image_tables.fleet_rollouts,
+    key="rollout_id",
+    states=RolloutState,
+    transitions=ROLLOUT_TRANSITIONS,
 )
 
 

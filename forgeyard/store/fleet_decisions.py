@@ -13,7 +13,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from forgeyard.errors import Conflict
-from forgeyard.fleet.view import Allocation, FleetDecision, FleetView
+from forgeyard.fleet.view import Allocation, FleetDecision, FleetView, Launch
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import FleetHealth, FleetState
 from forgeyard.scheduler.demand import Demand
@@ -23,8 +23,10 @@ from forgeyard.store import (
     fleet_history,
     fleet_reading,
     fleet_tables,
+    image_standing,
     machine_life,
     machines,
+    rollouts,
 )
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
@@ -95,7 +97,7 @@ def commit(
     now = database_now(connection)
     fleet = _lock(connection, view, now=now)
     _publish(connection, partition, demand, allocation, now=now)
-    launch = decision.launch[: _room(connection, view)]
+    launch = _bootable(connection, view, decision)[: _room(connection, view)]
     launched = machines.intend(connection, fleet, view.spec, launch, now=now, rng=rng)
     drained = tuple(
         one for one in decision.drain if _drain(connection, view, one.instance_id, one.reason)
@@ -143,7 +145,19 @@ def _lock(connection: sa.Connection, view: FleetView, *, now: int) -> Row:
     same = row["state"] == view.state.value and row["spec"] == codec.encode(view.spec)
     if not same or override != view.override:
         raise Conflict("the fleet was changed meanwhile", field="fleet", value=view.fleet_id)
+    if rollouts.stage(connection, view.fleet_id) != view.rollout:
+        raise Conflict("its rollout has come further", field="fleet", value=view.fleet_id)
     return row
+
+
+def _bootable(
+    connection: sa.Connection, view: FleetView, decision: FleetDecision
+) -> Sequence[Launch]:
+    """Leave out machines whose image has been struck out meanwhile (IMG-019)."""
+    if not decision.launch:
+        return ()
+    blocked, own = image_standing.blocked(connection), view.spec.capacity.image
+    return [one for one in decision.launch if (one.image or own) not in blocked]
 
 
 def _room(connection: sa.Connection, view: FleetView) -> int:

@@ -25,7 +25,16 @@ from forgeyard.model.runner import RunnerHealth, RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.scheduler.snapshot import DEFAULT_POOL, SchedulingRunner, Snapshot
 from forgeyard.scheduler.standing import SchedulingPool
-from forgeyard.store import codec, fleet_tables, machines, pools, snapshot, tables
+from forgeyard.store import (
+    codec,
+    fleet_tables,
+    image_standing,
+    machines,
+    pools,
+    rollouts,
+    snapshot,
+    tables,
+)
 from forgeyard.store.changes import Row
 from forgeyard.store.parked_classes import ALL_OPEN
 
@@ -130,6 +139,8 @@ class _Parts:
             dict(row) for row in connection.execute(_BREAKERS, {"now": now}).mappings()
         ]
         self._futile = _futile(connection, now=now)
+        self._blocked = image_standing.blocked(connection)
+        self._stages = rollouts.stages(connection)
 
     def view(self, row: Row) -> FleetView:
         """Put one fleet together."""
@@ -156,11 +167,12 @@ class _Parts:
             futile=frozenset(
                 kind for kind, count in futile.items() if count >= spec.scaling.up.futile_after
             ),
+            blocked_images=self._blocked,
+            rollout=self._stages.get(fleet_id),
         )
 
     def _instance(self, row: Row, spec: FleetSpec) -> InstanceView:
         offering = codec.decode(Offering, row["offering"])
-        capacity = codec.decode_part(str, row["capacity"], "image")
         runner = self._runner_rows.get(row["runner_id"])
         leases = self._leases.get(row["runner_id"], 0)
         taking = self._runners.get(row["runner_id"] or "")
@@ -173,7 +185,7 @@ class _Parts:
             market=offering.market,
             zone=offering.zone,
             region=offering.region,
-            image=capacity,
+            image=row["seen_image"] or row["image"],
             cost=offering.cost,
             requested_at=row["requested_at"],
             healthy_at=row["healthy_at"],

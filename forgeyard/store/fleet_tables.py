@@ -69,11 +69,14 @@ capacity_instances = sa.Table(
     number("sightings", default=0),  # of its absence, one after the other
     text("failure", nullable=True),
     number("tended_until", default=0),  # when its workflow will look again; 0 is at once
+    text("image", default=""),  # the digest in its capacity
+    text("seen_image", default=""),  # another one, that its provider says it has
     sa.UniqueConstraint("fleet_id", "number"),
     sa.UniqueConstraint("runner_name"),
     sa.Index("ix_capacity_instances_fleet_id_state", "fleet_id", "state"),
     sa.Index("ix_capacity_instances_runner_id", "runner_id"),
     sa.Index("ix_capacity_instances_ended_at", "ended_at"),
+    sa.Index("ix_capacity_instances_image", "image"),
 )
 
 fleet_decisions = sa.Table(

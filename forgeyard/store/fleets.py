@@ -24,7 +24,7 @@ from forgeyard.model.fleet import (
     Override,
 )
 from forgeyard.model.units import brief_duration
-from forgeyard.store import changes, codec, fleet_tables, shares, tables
+from forgeyard.store import changes, codec, fleet_tables, image_tables, images, shares, tables
 from forgeyard.store.births import draw_id
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
@@ -112,14 +112,18 @@ def settled(connection: sa.Connection, spec: FleetSpec) -> FleetSpec:
     """Write the names in a document as the ids that they have here.
 
     Raises:
-        NotFound: there is no such pool or scope.
+        NotFound: there is no such pool, scope or image.
+        Conflict: the fleet may not have this image.
     """
     _demand_pool(connection, spec.pool)
+    found = connection.execute(_NAMED, {"own": spec.name}).mappings().first()
+    present = "" if found is None else codec.decode(FleetSpec, found["spec"]).capacity.image
+    image = images.settled(connection, spec, present)
     scope = FleetScope(
         tenant_id=_scope_id(connection, spec.scope.tenant_id, "tenant"),
         project_id=_scope_id(connection, spec.scope.project_id, "project"),
     )
-    return replace(spec, scope=scope)
+    return replace(spec, scope=scope, capacity=replace(spec.capacity, image=image))
 
 
 def set_state(
@@ -269,10 +273,35 @@ def _replace(
     _demand_kept(row)
     if codec.decode(FleetSpec, row["spec"]) == spec:
         return view(row)
+    _demand_no_rollout(connection, row, spec)
     before = _digest(row)
     row = _set(connection, row, {**_written(spec), "version": row["version"] + 1})
     tell(connection, "fleet.set", row, intent, before=before, after=_digest(row), now=now)
     return replace(view(row), outcome=Outcome.CHANGED)
+
+
+def set_image(connection: sa.Connection, row: Row, image: str, intent: Intent) -> FleetRecord:
+    """Write another image into the document of a fleet that the caller has locked."""
+    spec, now = codec.decode(FleetSpec, row["spec"]), database_now(connection)
+    spec = replace(spec, capacity=replace(spec.capacity, image=image))
+    before = _digest(row)
+    row = _set(connection, row, {**_written(spec), "version": row["version"] + 1})
+    tell(connection, "fleet.set", row, intent, before=before, after=_digest(row), now=now)
+    return view(row)
+
+
+def _demand_no_rollout(connection: sa.Connection, row: Row, spec: FleetSpec) -> None:
+    """Refuse another image by document while one is rolled out."""
+    table = image_tables.fleet_rollouts
+    query = sa.select(table.c.image).where(table.c.fleet_id == row["fleet_id"], table.c.live == 1)
+    under_way = connection.execute(query).scalar_one_or_none()
+    if under_way and spec.capacity.image != codec.decode(FleetSpec, row["spec"]).capacity.image:
+        raise Conflict(
+            f"image {under_way} is being rolled out",
+            field="capacity.image",
+            value=spec.capacity.image,
+            allowed="the image that the fleet has, or `forgeyard fleet rollout rollback` before",
+        )
 
 
 def _written(spec: FleetSpec) -> dict[str, str]:

@@ -4,7 +4,7 @@ Nothing is asked of a provider here; that is for who calls, between two transact
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -12,10 +12,19 @@ import sqlalchemy as sa
 from forgeyard.errors import Corrupt, NeverCameUp
 from forgeyard.fleet.lifecycle import Act, Pace, Verdict, judge
 from forgeyard.model.capacity import CapacityInstanceState, OperationState
+from forgeyard.model.image import ImageStanding
 from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import SessionState
-from forgeyard.store import breakers, changes, enrolments, identities, machines, sessions
+from forgeyard.store import (
+    breakers,
+    changes,
+    enrolments,
+    identities,
+    machines,
+    quarantine,
+    sessions,
+)
 from forgeyard.store.changes import INSTANCE, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.machines import AUTOSCALER, Known, binding_of
@@ -92,6 +101,8 @@ def _learn(connection: sa.Connection, known: Known, verdict: Verdict, *, now: in
         breakers.came_up(connection, *where)
         return
     was_made = known.facts.state in _COMING and known.facts.operation is not OperationState.FAILED
+    if known.facts.image is not ImageStanding.FINE:
+        return
     if verdict.to in (S.FAILED, S.QUARANTINED) and was_made:
         breakers.failed(connection, *where, NeverCameUp(verdict.reason), now=now)
 
@@ -130,6 +141,9 @@ def _part(
     if held:
         _tell_of_loss(connection, row, f"{reason}; {len(held)} leases lost", now=now)
     if verdict.to is S.QUARANTINED:
+        if known.facts.image is ImageStanding.CONDEMNED:
+            because = replace(AUTOSCALER, reason=reason)
+            quarantine.shut_out(connection, row["runner_id"], because, policy=policy)
         return True
     session_id = runner["session_id"]
     if session_id is not None and (held or verdict.to is S.FAILED):

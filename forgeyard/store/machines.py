@@ -8,7 +8,7 @@ locked after it.
 import hashlib
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from forgeyard.model.enrolment import Admission
 from forgeyard.model.fleet import FleetSpec, FleetState, LifetimeKind, Offering
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES
-from forgeyard.store import changes, codec, fleet_tables, tables
+from forgeyard.store import changes, codec, fleet_tables, image_standing, tables
 from forgeyard.store.births import draw_id
 from forgeyard.store.changes import INSTANCE, Row
 from forgeyard.store.shares import Intent
@@ -91,13 +91,15 @@ def _wanted(
     offering = spec.offering(launch.offering)
     if offering is None:
         raise NotFound("the fleet has no such offering", field="offering", value=launch.offering)
+    capacity = replace(spec.capacity, image=launch.image or spec.capacity.image)
     return {
         "instance_id": draw_id("cin", now=now, rng=rng),
         "fleet_id": fleet["fleet_id"],
         "number": number,
         "state": CapacityInstanceState.REQUESTED.value,
-        "class_id": spec.capacity.class_id,
-        "capacity": codec.encode(spec.capacity),
+        "class_id": capacity.class_id,
+        "capacity": codec.encode(capacity),
+        "image": capacity.image,
         "offering": codec.encode(offering),
         "provider": spec.provider,
         "reason": launch.reason.value,
@@ -138,6 +140,7 @@ def lock(connection: sa.Connection, instance_id: str) -> Known:
         runner=_runner_facts(connection, row),
         may_keep_sick=_kept(connection, row["fleet_id"]) < spec.scaling.quarantined,
         is_released=row["released_at"] is not None,
+        image=image_standing.standing(connection, row["image"]),
     )
     return Known(row=row, fleet=fleet, spec=spec, facts=facts)
 

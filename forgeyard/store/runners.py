@@ -35,6 +35,7 @@ from forgeyard.store import (
     reported,
     reports,
     tables,
+    unclean,
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
@@ -227,10 +228,11 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     proved = entrance.proved(runner, message)
     if proved:
         generations.bump(connection)
-    state = state_told({**runner, **proved}, message)
+    shut = unclean.shut(connection, runner, message)
+    state = state_told({**runner, **proved, **shut}, message)
     able = _able(message, now=now)
     said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
-    said |= reports.held(message.holdings) | proved
+    said |= reports.held(message.holdings) | proved | shut
     change(
         connection, runner, state, reason="its agent reported", now=now, last_seen_at=now, **said
     )

@@ -23,7 +23,8 @@ from forgeyard.fleet.ports import (
     Machine,
 )
 from forgeyard.model.capacity import CapacityInstanceState, MachineState
-from forgeyard.store import changes, fleet_tables, machines
+from forgeyard.model.fleet import Offering
+from forgeyard.store import changes, codec, fleet_tables, image_standing, machines
 from forgeyard.store.changes import Row
 
 ORPHAN_GRACE_MS: Final = 2 * 60 * 1000
@@ -105,9 +106,27 @@ def observe(
                 detail=machine.detail[:500],
                 tended_until=0,
             )
+    _compare_images(connection, rows, {one.ref: one for one in ours})
     strangers = _strangers(ours, rows)
     orphans = _orphans(connection, provider, strangers, now=now)
     return Seen(machines=len(ours), missing=len(missing), strangers=len(strangers), orphans=orphans)
+
+
+def _compare_images(
+    connection: sa.Connection, rows: Sequence[Row], ours: Mapping[str, Machine]
+) -> None:
+    """Note which machines have another image than they were wanted with (IMG-010)."""
+    for row in rows:
+        machine = ours.get(row["provider_ref"])
+        if not row["image"] or row["state"] not in _WATCHED or machine is None:
+            continue
+        offering = codec.decode(Offering, row["offering"])
+        places = (offering.name, machine.region)
+        called = image_standing.reference(connection, row["image"], row["provider"], *places)
+        is_right = not machine.image or machine.image in (row["image"], called)
+        seen = "" if is_right else machine.image
+        if seen != row["seen_image"]:
+            machines.change(connection, row, seen_image=seen)
 
 
 _ENDED = frozenset({MachineState.STOPPING, MachineState.STOPPED, MachineState.GONE})

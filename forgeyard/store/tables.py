@@ -2,7 +2,7 @@
 
 import sqlalchemy as sa
 
-from forgeyard.store import fleet_tables
+from forgeyard.store import fleet_tables, image_tables
 from forgeyard.store.lineage_tables import lineage, store_claims, store_marks
 from forgeyard.store.people_tables import api_tokens, audit, audit_chain, blob_owners
 from forgeyard.store.rule_tables import (
@@ -47,6 +47,7 @@ __all__ = [
     "held_room",
     "history",
     "idempotency",
+    "image_tables",
     "job_needs",
     "jobs",
     "key_holds",
@@ -306,6 +307,8 @@ runners = sa.Table(
     text("enrolment_id", nullable=True),  # which gave it its trust
     number("jobs_left", nullable=True),  # leases it may still have, if they are counted
     number("freed_at", default=0),  # when a lease of its ended last
+    number("distrusted_from", nullable=True),  # what it has left behind since then is not used
+    text("distrusted_reason", nullable=True),
     sa.Index("ix_runners_changed_at", "changed_at"),
     sa.CheckConstraint(
         "reserved_cpu_milli >= 0 AND reserved_memory_bytes >= 0"
@@ -433,6 +436,7 @@ caches = sa.Table(
     number("size_bytes"),
     number("created_at"),
     number("used_at"),
+    text("runner_id", nullable=True),  # that filled it
     sa.Index("ix_caches_used_at", "used_at"),
     sa.Index("ix_caches_digest", "digest"),
 )

@@ -11,9 +11,11 @@ from fastapi import APIRouter, Depends, FastAPI
 from forgeyard.api.auth import OPEN_PATHS
 from forgeyard.api.callers import Anybody, declared, demand_declared, needs
 from forgeyard.errors import Corrupt
+from forgeyard.model.image import RunnerImage
 from forgeyard.model.permission import EVERYTHING, INSIDE_A_TENANT, Permission
-from forgeyard.store import tables
+from forgeyard.store import images, tables
 from forgeyard.store.engine import read, write
+from forgeyard.store.shares import Intent
 from tests import access_page
 from tests.callers import a_queue, a_token, expire, id_of, revoke
 from tests.integration.api.house import House, a_document, client_of, digest_of
@@ -23,6 +25,7 @@ from tests.trusting import invite, redeem
 pytestmark = pytest.mark.integration
 OURS, THEIRS = "acme/core/web/main", "umbra/core/web/main"
 BECAUSE = {"reason": "for a test"}
+IMAGE, ANOTHER = f"sha256:{'a' * 64}", f"sha256:{'b' * 64}"
 A_FLEET = {
     "name": "build",
     "capacity": {"resources": {"cpu": 4, "memory": "8Gi", "slots": 4}},
@@ -78,6 +81,15 @@ BODIES: Mapping[str, Mapping[str, object]] = {
         "ends_at": 4_102_448_400_000,
     },
     "POST /v1/fleets/reservations/{reservation_id}:cancel": BECAUSE,
+    "POST /v1/fleets/{name}/rollout": {**BECAUSE, "image": IMAGE},
+    "POST /v1/fleets/{name}/rollout:pause": BECAUSE,
+    "POST /v1/fleets/{name}/rollout:resume": BECAUSE,
+    "POST /v1/fleets/{name}/rollout:rollback": BECAUSE,
+    "POST /v1/images": {**BECAUSE, "digest": f"sha256:{'c' * 64}"},
+    "PUT /v1/images/aliases/{alias}": {**BECAUSE, "image": IMAGE},
+    "POST /v1/images/{image}:compromise": {**BECAUSE, "severity": "critical"},
+    "POST /v1/images/{image}:retire": BECAUSE,
+    "POST /v1/images/{image}:trust": BECAUSE,
     "POST /v1/instances/{instance_id}:drain": BECAUSE,
     "POST /v1/instances/{instance_id}:pin": BECAUSE,
     "POST /v1/instances/{instance_id}:release": BECAUSE,
@@ -144,6 +156,9 @@ class Callers:
         with write(engine) as connection:
             enrolment = invite(connection, "machine-1", needs_approval=True)
             redeem(connection, enrolment, "sha256/one")
+            ann = Intent(actor="ann", channel="cli", reason="for a test")
+            for image in (IMAGE, ANOTHER):
+                images.add(connection, RunnerImage(digest=image), ann)
         self.enrolment_id = enrolment.enrolment_id
 
     async def ask(self, token: str | None, what: str, method: str, path: str) -> httpx.Response:
@@ -156,6 +171,7 @@ class Callers:
             "token_id": self.token_id,
             "enrolment_id": self.enrolment_id,
             "grouping": "tenant",
+            "image": ANOTHER,
             "name": next((name for noun, name in NAMES.items() if noun in path), "build"),
         }
         target = re.sub(r"\{([^}]+)\}", lambda found: named.get(found[1], "build"), path)

@@ -23,6 +23,7 @@ from forgeyard.config import StoreConfig, TemporalConfig
 from forgeyard.store import migrate
 from forgeyard.store.blobs import FileBlobStore
 from forgeyard.store.engine import open_engine
+from tests.integration.replay import rollout_cases  # noqa: F401  (keeps its cases)
 from tests.integration.replay.cases import Case
 from tests.integration.replay.fleet_cases import CASES
 from tests.integration.replay.histories import BASELINE, REFRESH, ROOT, baseline, commands, load

@@ -10,6 +10,7 @@ from temporalio.contrib.pydantic import pydantic_data_converter
 from temporalio.worker import Replayer
 
 import workflows
+from tests.integration.replay import rollout_cases  # noqa: F401  (keeps its cases)
 from tests.integration.replay.fleet_cases import CASES
 from tests.integration.replay.histories import REFRESH, ROOT, baseline, commands, load, recorded
 from worker.wiring import WORKFLOWS, sandbox
@@ -25,6 +26,11 @@ BROKEN = {
         "capacity_instance",
         "contracts.advance_instance,",
         "contracts.observe_fleet,",
+    ),
+    "ImageRollout": (
+        "image_rollout",
+        "rollout_contracts.advance_rollout,",
+        "rollout_contracts.command_rollout,",
     ),
 }
 """For each type its module, and a piece of it that a careless change may turn into another."""

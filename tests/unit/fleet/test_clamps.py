@@ -252,6 +252,15 @@ STEPS_DOWN = [
         name="_at_once",
         view=a_fleet(scaling=a_scaling(down=shrinking_with(at_once=2)), instances=IDLE),
     ),
+    World(
+        kind=K.ROLLOUT,
+        place=bounds,
+        name="surge",
+        view=a_fleet(
+            scaling=a_scaling(min=6), instances=some(6, an_instance, image="img-1"), wanted=()
+        ),
+        stand_in=lambda *_a: 0,
+    ),
 ]
 
 

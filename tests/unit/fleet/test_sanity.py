@@ -20,6 +20,7 @@ from forgeyard.model.fleet import (
     Offering,
     PhaseDeadlines,
     Placement,
+    Rollout,
     Scaling,
 )
 from tests.builders import a_fleet_spec, some_resources
@@ -55,6 +56,8 @@ def test_a_plain_document_has_no_problem() -> None:
         ({"capacity": CapacityClass()}, "capacity.resources.cpu"),
         ({"capacity": of_class(resources=some_resources(slots=0))}, "capacity.resources.slots"),
         ({"scaling": Scaling(min=3, max=2)}, "scaling.min"),
+        ({"rollout": Rollout(max_surge=0, max_unavailable=0)}, "rollout.max_surge"),
+        ({"rollout": Rollout(canaries=11)}, "rollout.canaries"),
         ({"scaling": Scaling(warm=3, max=2)}, "scaling.warm"),
         ({"offerings": (*PRICED, *PRICED)}, "offerings.1.name"),
         ({"placement": Placement(regions=("north",))}, "placement.regions.0"),
