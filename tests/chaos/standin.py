@@ -31,17 +31,22 @@ from activities.scheduling import SchedulingActivities
 from forgeyard import clock, config
 from forgeyard.api.serve import serve
 from forgeyard.cli.main import main as command_line
+from forgeyard.fleet.ports import Machine, ProvisionRequest
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import commit, grants
+from providers.local import LocalProvider
 from tests.chaos.process import kill_families
 from tests.history import recorder
-from worker import wiring
+from worker import infrastructure, wiring
 from worker.main import run_worker
+from workflows import capacity_instance
 
 AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
 BEFORE_COMMIT, WITHIN_COMMIT = "before_commit", "within_commit"
 KILLED_WITHIN_COMMIT = "killed_within_commit"
 SHUFFLED, TALLIED = "shuffled", "tallied"
+KILLED_AFTER_MAKING = "killed_after_making"
+FROZEN_BEFORE_MAKING, FROZEN_AFTER_MAKING = "frozen_before_making", "frozen_after_making"
 STANDS_BY = "stands by"
 _struck: "list[Order]" = []
 """Whose moment has come; numbers of the dead may be another's by the next time."""
@@ -71,6 +76,8 @@ class Order:
     """How far ahead of everybody else's its clock is."""
     arguments: tuple[str, ...] = ()
     """An agent's command line."""
+    heartbeat_s: float = 0.0
+    """After so long without a sign a call to a provider is taken for lost; 0 is as usual."""
 
 
 def main(order: Order) -> None:
@@ -79,6 +86,8 @@ def main(order: Order) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     if order.skew_s:
         skew(timedelta(seconds=order.skew_s))
+    if order.heartbeat_s:
+        capacity_instance.HEARTBEAT = timedelta(seconds=order.heartbeat_s)
     if order.history:
         recorder.begin(Path(order.history), actor=order.part)
     if order.fault is not None:
@@ -245,6 +254,38 @@ def shuffled(order: Order) -> None:
     starts.start_attempt, starts.wake_loop = start_attempt, wake_loop
 
 
+def killed_after_making(order: Order) -> None:
+    """Strike when a local machine was made, and its making is not written down."""
+
+    class Struck(LocalProvider):
+        def provision(self, request: ProvisionRequest) -> Machine:
+            machine = super().provision(request)
+            strike(order)
+            return machine
+
+    infrastructure.LocalProvider = Struck
+
+
+def frozen_while_making(order: Order) -> None:
+    """Freeze once, just before or just after a local machine is made."""
+    woken = threading.Event()
+
+    def freeze() -> None:
+        if not woken.is_set():
+            woken.set()
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    class Sleepy(LocalProvider):
+        def provision(self, request: ProvisionRequest) -> Machine:
+            if order.fault == FROZEN_BEFORE_MAKING:
+                freeze()
+            machine = super().provision(request)
+            freeze()
+            return machine
+
+    infrastructure.LocalProvider = Sleepy
+
+
 FAULTS: Final[Mapping[str, Callable[[Order], None]]] = {
     AFTER_PLAN: after_plan,
     BEFORE_COMMIT: sleepy,
@@ -253,6 +294,9 @@ FAULTS: Final[Mapping[str, Callable[[Order], None]]] = {
     AFTER_COMMIT: after_commit,
     TALLIED: tallied,
     SHUFFLED: shuffled,
+    KILLED_AFTER_MAKING: killed_after_making,
+    FROZEN_BEFORE_MAKING: frozen_while_making,
+    FROZEN_AFTER_MAKING: frozen_while_making,
 }
 """The moments and manners of failing that a test can name."""
 
