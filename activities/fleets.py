@@ -31,6 +31,7 @@ from forgeyard.store import (
     lineage,
     machines,
     policies,
+    provider_checks,
     sightings,
 )
 from forgeyard.store.engine import database_now, read, write
@@ -169,10 +170,23 @@ class FleetActivities:
         if not mine or found is None or not installation:
             return contracts.Observed(skipped="another worker looked, or none of ours can")
         with tracing.span("fleet.reconcile", provider=name):
+            self._check(name, found.provider)
             interrupted = self._hear(name, found.provider)
             activity.heartbeat("listing")
             listing = found.provider.list_machines(installation)
             return self._hold(name, found, installation, listing, interrupted, frozen=frozen)
+
+    def _check(self, name: str, provider: FleetProvider) -> None:
+        """Ask now and then whether we are let in and all that fleets want is there."""
+        with read(self._engine) as connection:
+            now = database_now(connection)
+            offerings = provider_checks.due(connection, name, now=now)
+        if not offerings:
+            return
+        activity.heartbeat("checks")
+        found = provider.check(offerings)
+        with write(self._engine) as connection:
+            provider_checks.keep(connection, name, found, now=database_now(connection))
 
     def _hear(self, name: str, provider: FleetProvider) -> int:
         """Write down what was announced, then let the provider forget it."""

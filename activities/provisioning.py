@@ -33,7 +33,10 @@ from forgeyard.fleet.ports import (
     ProvisionRequest,
     Sought,
 )
+from forgeyard.fleet.view import COMING
+from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.enrolment import Expectation, Grant
+from forgeyard.model.equipment import IsolationClass as Isolation
 from forgeyard.model.fleet import CapacityClass, FleetSpec
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import (
@@ -117,14 +120,15 @@ class ProvisioningActivities:
     def _advance(self, instance_id: str) -> Advance:
         with read(self._engine) as connection:
             policy = policies.current(connection, self._built_in).policy
-            provider = machines.provider_of(connection, instance_id)
+            provider, before = machines.provider_and_state(connection, instance_id)
         pace = self._providers[provider].pace if provider in self._providers else Pace()
         with write(self._engine) as connection:
             lineage.demand_free(connection)
             step = machine_life.advance(connection, instance_id, pace, policy.lease)
             if step.act is Act.PROVISION:
                 self._invite(connection, step)
-            return step
+        _count(step, before)
+        return step
 
     def _invite(self, connection: sa.Connection, step: Advance) -> None:
         """Make the enrolment of a machine before the machine: its window opens once it is seen."""
@@ -212,6 +216,19 @@ class ProvisioningActivities:
                 how(connection, row)
 
 
+def _count(step: Advance, before: CapacityInstanceState) -> None:
+    """Count what came of a machine that was coming."""
+    row, fleet = step.known.row, step.known.fleet["name"]
+    after = step.known.facts.state
+    if before not in COMING or after in COMING:
+        return
+    if after is CapacityInstanceState.HEALTHY:
+        took = row["healthy_at"] - row["requested_at"]
+        telemetry.FLEET_PROVISION_LATENCY.labels(fleet).observe(took / 1000)
+    elif row["calls"]:
+        telemetry.FLEET_BOOTSTRAP_FAILURES.labels(fleet).inc()
+
+
 def _told(connection: sa.Connection, row: Row, act: Act | None, machine: Machine | None) -> None:
     if act is Act.TERMINATE:
         return
@@ -262,6 +279,7 @@ def grant_of(spec: FleetSpec, capacity: CapacityClass) -> Grant:
         pool=spec.pool,
         labels=dict(capacity.labels),
         trusted=tuple(trusted),
+        isolation=(Isolation(capacity.isolation.value),),
         expects=Expectation(
             platform=capacity.platform,
             architecture=capacity.architecture,

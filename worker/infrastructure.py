@@ -14,11 +14,12 @@ import sqlalchemy as sa
 from activities.provisioning import Home, Infrastructure
 from forgeyard import clock, config
 from forgeyard.config import Config
+from forgeyard.errors import StoreUnavailable
 from forgeyard.fleet.lifecycle import Pace
 from forgeyard.fleet.ports import FleetProvider
 from forgeyard.machine_settings import ProviderConfig
 from forgeyard.model.capacity import MachineState
-from forgeyard.store import machines
+from forgeyard.store import lineage, machines
 from forgeyard.store.engine import read
 from forgeyard.trust.authority import Authority
 from forgeyard.trust.invitations import Invitations
@@ -78,8 +79,18 @@ def _provider(
             queue_url=given.queue_url,
             profile=given.profile,
             endpoint_url=given.endpoint_url,
+            installation=_installation(engine),
         )
     )
+
+
+def _installation(engine: sa.Engine) -> str:
+    """Tell the id of our store, which marks what is ours; empty while nobody can say."""
+    try:
+        with read(engine) as connection:
+            return lineage.current(connection).store_id
+    except StoreUnavailable:
+        return ""
 
 
 def _starter(settings: Config) -> Starter:

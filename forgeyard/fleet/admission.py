@@ -10,7 +10,7 @@ from typing import Final
 
 from forgeyard.model.capability import MAX_LABELS, Capabilities, in_range
 from forgeyard.model.enrolment import TRUSTED, Admission, CloudMachine, Expectation, Grant
-from forgeyard.model.equipment import Device, Provenance
+from forgeyard.model.equipment import Device, IsolationClass, Provenance
 from forgeyard.model.protocol import Register, Report
 from forgeyard.trust.evidence import Doubt, Facts, Unproved
 
@@ -149,7 +149,16 @@ def _vouched(has: Capabilities, grant: Grant) -> Capabilities:
         equipment=replace(
             has.equipment,
             devices=None if devices is None else tuple(_provisioned(one) for one in devices),
+            isolation=_isolation(has, grant),
         ),
+    )
+
+
+def _isolation(has: Capabilities, grant: Grant) -> tuple[IsolationClass, ...] | None:
+    """Add what stands around the machine to what its agent has found inside."""
+    found = has.equipment.isolation
+    return (
+        found if not grant.isolation else tuple(dict.fromkeys((*(found or ()), *grant.isolation)))
     )
 
 

@@ -48,6 +48,8 @@ class FleetSymptoms:
     shut: tuple[str, ...] = ()
     """Why offerings are not asked for at present."""
     provider_frozen: bool = False
+    complaints: tuple[str, ...] = ()
+    """What its provider said of our credentials, images and places when it was asked last."""
     overdue: tuple[SickMachine, ...] = ()
     """Machines that have been in a state for too long."""
     failed: tuple[SickMachine, ...] = ()
@@ -114,6 +116,9 @@ def _provider(seen: FleetSymptoms) -> _Found:
     if seen.provider_frozen:
         advice = f"Lift it with `forgeyard fleet provider thaw {provider}` when it is safe."
         return WARN, f"An operator froze provider {provider}.", advice
+    if seen.complaints:
+        what = _several(seen.complaints)
+        return FAIL, f"Provider {provider} complains: {what}.", "It is asked every ten minutes."
     if seen.health is FleetHealth.PROVIDER_DEGRADED:
         return FAIL, f"Its provider is in trouble: {seen.health_reason}.", "See the provider."
     if seen.shut:

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 from annotated_types import Ge, Le, MaxLen, MinLen
 
 from forgeyard.model.capability import Architecture, Labels, Platform, TrustClass
+from forgeyard.model.equipment import IsolationClass as Isolation
 from forgeyard.model.equipment import Word
 from forgeyard.model.units import LARGEST
 from forgeyard.trust.evidence import MOST_EVIDENCE
@@ -82,6 +83,8 @@ class Grant:
     """Offered as they stand here, whatever the agent says."""
     trusted: Annotated[tuple[Word, ...], MaxLen(MOST_GRANTED)] = ()
     """Names of tools and devices that begin with `trusted.` and that it may offer."""
+    isolation: Annotated[tuple[Isolation, ...], MaxLen(len(Isolation))] = ()
+    """What stands around the machine itself, which nobody inside can see."""
     expects: Expectation = field(default_factory=Expectation)
 
 

@@ -17,7 +17,15 @@ from forgeyard.fleet.view import Allocation, FleetDecision, FleetView
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import FleetHealth, FleetState
 from forgeyard.scheduler.demand import Demand
-from forgeyard.store import changes, codec, fleet_history, fleet_tables, machine_life, machines
+from forgeyard.store import (
+    changes,
+    codec,
+    fleet_history,
+    fleet_reading,
+    fleet_tables,
+    machine_life,
+    machines,
+)
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 
@@ -85,7 +93,7 @@ def commit(
     acts = bool(decision.launch or decision.drain or decision.keep)
     _take_turn(connection, partition, version, acts=acts)
     now = database_now(connection)
-    fleet = _lock(connection, view)
+    fleet = _lock(connection, view, now=now)
     _publish(connection, partition, demand, allocation, now=now)
     launch = decision.launch[: _room(connection, view)]
     launched = machines.intend(connection, fleet, view.spec, launch, now=now, rng=rng)
@@ -127,11 +135,13 @@ def _take_turn(connection: sa.Connection, partition: str, version: int, *, acts:
         connection.execute(sa.update(_allocations).where(own).values(version=version + 1))
 
 
-def _lock(connection: sa.Connection, view: FleetView) -> Row:
-    """Lock a fleet, and insist that it still is what was decided about."""
+def _lock(connection: sa.Connection, view: FleetView, *, now: int) -> Row:
+    """Lock a fleet, and insist that it and its bounds still are what was decided about."""
     query = sa.select(_fleets).where(_fleets.c.fleet_id == view.fleet_id).with_for_update()
     row = dict(connection.execute(query).mappings().one())
-    if row["state"] != view.state.value or row["spec"] != codec.encode(view.spec):
+    override = fleet_reading.override_of(connection, view.fleet_id, now=now)
+    same = row["state"] == view.state.value and row["spec"] == codec.encode(view.spec)
+    if not same or override != view.override:
         raise Conflict("the fleet was changed meanwhile", field="fleet", value=view.fleet_id)
     return row
 

@@ -252,6 +252,11 @@ def _idle_since(instance: Row, runner: Row) -> int:
     return max(came, freed)
 
 
+def override_of(connection: sa.Connection, fleet_id: str, *, now: int) -> Override | None:
+    """Read what is in force of the overrides of a fleet, taken together."""
+    return _together(_grouped(connection, _OVERRIDES, [fleet_id], now=now)[fleet_id])
+
+
 def _together(rows: Sequence[Row]) -> Override | None:
     """Take overrides together: the newest that says anything about a bound counts for it."""
     told = [codec.decode(Override, row["override"]) for row in rows]
@@ -274,9 +279,10 @@ def _reservations(rows: Sequence[Row], *, now: int) -> Iterable[CapacityReservat
 
 
 def _futile(connection: sa.Connection, *, now: int) -> dict[str, dict[str, int]]:
-    """Count machines that came up well and found nothing of what they were made for (FLT-079).
+    """Count machines that came up well for jobs of a class of which none was ever given a job.
 
-    A class that still waits although so many machines have come for it fits none of them.
+    A class that still waits although so many have come for it fits none of them (FLT-079). Where
+    one of them has worked it fits, and the others only came too late.
     """
     found: dict[str, dict[str, int]] = {}
     for fleet_id, kind, count in connection.execute(_FUTILE, {"since": now - HOUR_MS}):
@@ -338,14 +344,11 @@ _BREAKERS = sa.select(fleet_tables.provider_breakers).where(
     (fleet_tables.provider_breakers.c.open_until > sa.bindparam("now"))
     | (fleet_tables.provider_breakers.c.frozen == 1)
 )
+_WORKED = (_runners.c.freed_at > 0) | sa.exists().where(_leases.c.runner_id == _runners.c.runner_id)
 _FUTILE = (
     sa.select(_instances.c.fleet_id, _instances.c.made_for, sa.func.count())
     .join(_runners, _runners.c.runner_id == _instances.c.runner_id)
-    .where(
-        _instances.c.made_for != "",
-        _instances.c.healthy_at > sa.bindparam("since"),
-        _runners.c.freed_at == 0,
-        ~sa.exists().where(_leases.c.runner_id == _runners.c.runner_id),
-    )
+    .where(_instances.c.made_for != "", _instances.c.healthy_at > sa.bindparam("since"))
     .group_by(_instances.c.fleet_id, _instances.c.made_for)
+    .having(sa.func.sum(sa.case((_WORKED, 1), else_=0)) == 0)
 )

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from forgeyard.fleet.doctor import FleetSymptoms, SickMachine
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.enrolment import Admission
-from forgeyard.store import fleet_views
+from forgeyard.store import fleet_views, provider_checks
 from forgeyard.store.fleet_views import FleetStanding, MachineRecord
 
 HOUR_MS: Final = 3600 * 1000
@@ -50,6 +50,7 @@ def _symptoms(connection: sa.Connection, seen: FleetStanding) -> FleetSymptoms:
         healthy=seen.machines.get(S.HEALTHY, 0),
         shut=tuple(f"{one.offering or 'everything'} ({one.reason})" for one in seen.shut),
         provider_frozen=seen.provider_frozen,
+        complaints=provider_checks.complaints(connection, fleet.spec.provider),
         overdue=sick(lambda one: _is_late(one, now=now), lambda one: one.detail),
         failed=sick(lambda one: _has_failed(one, now=now), lambda one: one.failure),
         unadmitted=sick(_is_unadmitted, lambda one: one.admission_reason),

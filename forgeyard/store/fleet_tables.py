@@ -148,6 +148,8 @@ provider_breakers = sa.Table(
     number("at", default=0),
     number("frozen", default=0),  # by an operator, until he lifts it (FOP-005)
     number("looked_at", default=0),  # when somebody looked at all that the provider has
+    text("checks", default="[]"),  # [Check], JSON: what it said of credentials, images and places
+    number("checked_at", default=0),
 )
 
 fleet_spend = sa.Table(

@@ -160,13 +160,16 @@ def _with_runner(connection: sa.Connection, row: Row) -> Row:
     return row if found is None else change(connection, row, runner_id=found)
 
 
-def provider_of(connection: sa.Connection, instance_id: str) -> str:
-    """Name the provider of a machine.
+def provider_and_state(
+    connection: sa.Connection, instance_id: str
+) -> tuple[str, CapacityInstanceState]:
+    """Name the provider of a machine, and where the machine stands.
 
     Raises:
         NotFound: there is no such machine.
     """
-    return changes.part_of(connection, INSTANCE, instance_id, "provider")
+    row = changes.find(connection, INSTANCE, instance_id)
+    return str(row["provider"]), CapacityInstanceState(row["state"])
 
 
 def is_frozen(connection: sa.Connection, provider: str) -> bool:
@@ -351,15 +354,24 @@ def bounds_of_runner(connection: sa.Connection, runner_name: str) -> dict[str, o
     return {"drain_requested": 1, "drain_reason": f"its machine is {state}"}
 
 
-def jobs_of_runner(connection: sa.Connection, runner_name: str) -> int | None:
-    """Tell how many jobs a new runner may have, where that is bounded (FOP-008)."""
+def born_with(connection: sa.Connection, runner_name: str) -> dict[str, object]:
+    """Say what a new runner has from its fleet: its pool, how many jobs it may have (FOP-008)."""
     query = (
         sa.select(_fleets.c.spec)
         .join(_instances, _fleets.c.fleet_id == _instances.c.fleet_id)
         .where(_instances.c.runner_name == runner_name)
     )
     found = connection.execute(query).scalar_one_or_none()
-    return None if found is None else most_jobs(codec.decode(FleetSpec, found)) or None
+    if found is None:
+        return {}
+    spec = codec.decode(FleetSpec, found)
+    pools = tables.pools
+    pool = sa.select(pools.c.pool_id).where(pools.c.name == spec.pool)
+    known = connection.execute(pool).scalar_one_or_none() if spec.pool else None
+    return {
+        "jobs_left": most_jobs(spec) or None,
+        **({} if known is None else {"pool_id": known}),
+    }
 
 
 def most_jobs(spec: FleetSpec) -> int:

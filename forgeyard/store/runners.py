@@ -177,7 +177,7 @@ def _insert(
         "registered_at": now,
         "last_seen_at": now,
         "changed_at": now,
-        "jobs_left": machines.jobs_of_runner(connection, message.runner_name),
+        **machines.born_with(connection, message.runner_name),
         **_introduced(message, now=now),
     }
     changes.upsert(connection, _runners, row, changes={}, keys=("name",))

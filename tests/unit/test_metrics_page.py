@@ -23,7 +23,7 @@ def test_the_page_lists_every_metric_with_its_meaning() -> None:
 def test_no_metric_has_a_label_without_bounds() -> None:
     families = (*metrics_page.counted(), *metrics_page.read())
     named = {label for _, labels in families for label in labels}
-    bounded = {"state", "code", "priority", "how", "step", "verdict", "reason", "answer"}
+    bounded = {"state", "code", "priority", "how", "step", "verdict", "reason", "answer", "doubt"}
     # Fleets are few, and so are their providers and classes (S1 201).
     of_fleets = {"fleet", "provider", "provider_kind", "capacity_class"}
     assert named == bounded | of_fleets | {"kind", "result", "signal", "where", "what"}

@@ -32,7 +32,7 @@ from tests.simulation.world import Violated, World
 
 POLICY = SchedulingPolicy()
 MINUTE = 60_000
-REST_WITHIN = 75 * MINUTE
+REST_WITHIN = 180 * MINUTE
 """A breaker stays open for up to an hour, and one that opens again adds to that."""
 CAPACITY = CapacityClass(resources=SIZE, trust=TrustClass.TRUSTED_INTERNAL)
 OFFERINGS = (

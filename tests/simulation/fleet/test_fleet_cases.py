@@ -10,15 +10,15 @@ from activities import contracts
 from forgeyard.errors import NotFound
 from forgeyard.fleet.ports import TAG_INSTALLATION, TAG_INSTANCE
 from forgeyard.model.fleet import ScaleDown, Scaling
-from forgeyard.store import fleet_tables, fleets, machines
-from forgeyard.store.engine import read
+from forgeyard.store import fleet_reading, fleet_tables, fleets, machines
+from forgeyard.store.engine import read, write
 from tests.fleet.fake import NEVER
 from tests.simulation.database import Database
 from tests.simulation.fleet.agents import Sort
 from tests.simulation.fleet.control import Control
 from tests.simulation.fleet.people import INTENT
 from tests.simulation.fleet.scene import Scene, a_spec
-from tests.simulation.fleet.story import SCALING, alone
+from tests.simulation.fleet.story import POLICY, SCALING, alone
 
 pytestmark = pytest.mark.integration
 KEPT_LONG = ScaleDown(idle_grace=3_600_000, window=60_000, at_once=5, drain_within=600_000)
@@ -96,6 +96,47 @@ def test_two_workers_that_see_the_same_demand_make_one_machine(database: Databas
         breakers = fleet_tables.provider_breakers
         failures = connection.execute(sa.select(sa.func.sum(breakers.c.failures))).scalar_one()
     assert not failures
+
+
+def test_a_bound_that_is_set_while_a_fleet_decides_holds(database: Database) -> None:
+    scene = Scene(database)
+    scene.run(0.02)
+    scene.submit(8)
+
+    def meanwhile() -> None:
+        database.turn.meanwhile = lambda: None
+        given = {"for_ms": 600_000, "rng": scene.world.ids}
+        scene.world.change(fleets.scale, "beta", 1, INTENT, **given)
+
+    database.turn.meanwhile = meanwhile
+    assert scene.tick().launched == 1
+    assert len(scene.rows()) == 1
+
+
+def test_a_class_of_jobs_is_not_futile_because_others_were_quicker(database: Database) -> None:
+    """Machines that found nothing, of a fleet that has served such jobs, say nothing of them."""
+    scene = Scene(database, a_spec(scaling=replace(SCALING, min=0, down=KEPT_LONG)))
+    scene.submit(8)
+    scene.run_until(lambda: set(scene.jobs()) == {"succeeded"})
+    first, *others = scene.rows()
+    assert first["made_for"]
+    assert len(others) == 3
+    runners = fleet_tables.metadata.tables["runners"]
+    leases = fleet_tables.metadata.tables["leases"]
+    idle = [row["runner_id"] for row in others]
+    with write(scene.world.engine) as connection:
+        connection.execute(
+            sa.update(runners).where(runners.c.runner_id.in_(idle)).values(freed_at=0)
+        )
+        connection.execute(
+            sa.update(leases)
+            .where(leases.c.runner_id.in_(idle))
+            .values(runner_id=first["runner_id"])
+        )
+    with read(scene.world.engine) as connection:
+        now = scene.world.now_ms
+        (view,) = fleet_reading.views(connection, (), POLICY, now=now)
+        assert view.futile == frozenset()
 
 
 @pytest.mark.case("FLT-008", "FLT-035", "FLT-034", "FLT-105")

@@ -7,8 +7,8 @@ import pytest
 from forgeyard.fleet import admission
 from forgeyard.model.capability import Architecture, Platform, Toolchain, TrustClass
 from forgeyard.model.enrolment import Admission, CloudMachine, Expectation, Grant
-from forgeyard.model.equipment import Device, Equipment, Provenance
-from forgeyard.model.protocol import Register
+from forgeyard.model.equipment import Device, Equipment, IsolationClass, Provenance
+from forgeyard.model.protocol import Register, Report
 from forgeyard.model.units import GIB
 from forgeyard.trust.evidence import Doubt, Facts
 from tests.builders import a_registration, some_capabilities
@@ -148,3 +148,18 @@ def test_another_cloud_machine_is_doubted_for_a_reason(
     found = admission.doubt(replace(FACTS, **facts), replace(MACHINE, **wanted), now=NOW)
     assert found is not None
     assert found.doubt is why
+
+
+@pytest.mark.requirement("FOP-028")
+def test_what_stands_around_a_machine_is_the_enrolments_to_say() -> None:
+    inside = Report(
+        capabilities=some_capabilities(equipment=Equipment(isolation=(IsolationClass.PROCESS,))),
+        total=a_message().total,
+        headroom=a_message().headroom,
+    )
+    vm = replace(GRANT, isolation=(IsolationClass.VM,))
+    said = admission.granted(inside, vm).capabilities.equipment.isolation
+    assert said == (IsolationClass.PROCESS, IsolationClass.VM)
+    assert admission.granted(inside, GRANT) != admission.granted(inside, vm)
+    unknown = replace(inside, capabilities=some_capabilities())
+    assert admission.granted(unknown, GRANT).capabilities.equipment.isolation is None

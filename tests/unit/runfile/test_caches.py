@@ -10,7 +10,8 @@ from forgeyard.runfile.compile import compile_run
 from forgeyard.runfile.load import load_run
 
 STEPS = [{"run": "true"}]
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples").glob("*.yaml"))
+FOLDER = Path(__file__).parents[3] / "examples"
+EXAMPLES = sorted(path for path in FOLDER.glob("*.yaml") if path.stem != "fleet")
 
 
 def a_job(**parts: object) -> JobSpec:

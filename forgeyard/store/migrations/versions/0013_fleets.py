@@ -189,6 +189,8 @@ def _create_providers() -> None:
         sa.Column("at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("frozen", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("looked_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("checks", sa.Text(), server_default="[]", nullable=False),
+        sa.Column("checked_at", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.PrimaryKeyConstraint("provider", "fleet_id", "offering", name="pk_provider_breakers"),
     )
     op.create_table(
