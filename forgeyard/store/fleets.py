@@ -98,6 +98,7 @@ def apply(
     fleet_id = draw_id("flt", now=now, rng=rng)
     row = {"fleet_id": fleet_id, "created_at": now, "state": FleetState.ACTIVE.value}
     row |= {"name": spec.name, "live": 1, **_written(spec)}
+    row["numbered"] = _numbered(connection, spec.name)
     changes.upsert(connection, _fleets, row, changes={}, keys=("name", "live"))
     found = lock(connection, spec.name)
     is_new = found["fleet_id"] == fleet_id
@@ -106,6 +107,12 @@ def apply(
         tell(connection, "fleet.create", found, intent, after=_digest(found), now=now)
         return replace(view(found), outcome=Outcome.CREATED)
     return _replace(connection, found, spec, intent, now=now)
+
+
+def _numbered(connection: sa.Connection, name: str) -> int:
+    """Tell the last number of a machine of earlier fleets of this name: runners keep theirs."""
+    last = sa.select(sa.func.max(_fleets.c.numbered)).where(_fleets.c.name == name)
+    return connection.execute(last).scalar_one() or 0
 
 
 def settled(connection: sa.Connection, spec: FleetSpec) -> FleetSpec:

@@ -110,3 +110,13 @@ def _booted(desk: Desk, name: str) -> None:
     """Let a machine be healthy behind the store's back."""
     row = desk.rows(fleet_tables.capacity_instances, runner_name=name)[0]
     desk.overwrite(fleet_tables.capacity_instances, row["instance_id"], state="healthy")
+
+
+def test_a_fleet_of_an_old_name_gives_its_machines_new_numbers(engine: sa.Engine) -> None:
+    """Runners are known by name: one of a deleted fleet must not come back as another machine."""
+    desk = Desk(engine)
+    first = a_machine(desk, a_fleet_spec("again"))
+    (fleet,) = desk.rows(fleet_tables.fleets, name="again")
+    desk.overwrite(fleet_tables.fleets, fleet["fleet_id"], live=None, deleted_at=1)
+    second = a_machine(desk, a_fleet_spec("again"))
+    assert (first, second) == ("again-1", "again-2")
