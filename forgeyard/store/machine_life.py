@@ -146,9 +146,10 @@ def _part(
             quarantine.shut_out(connection, row["runner_id"], because, policy=policy)
         return True
     session_id = runner["session_id"]
+    # Also an offer whose session ended before: nobody has swept it yet.
+    sessions.revoke_all(connection, held, reason=reason, now=now, policy=policy)
     if session_id is not None and (held or verdict.to is S.FAILED):
         sessions.end_session(connection, session_id, SessionState.LOST, reason=reason, now=now)
-        sessions.revoke_all(connection, held, reason=reason, now=now, policy=policy)
         runner = _let_go(connection, runner, reason, RunnerState.OFFLINE, now=now, session_id=None)
         changes.wake_all_waiting(connection, reason=f"runner {runner['name']} is gone")
     else:

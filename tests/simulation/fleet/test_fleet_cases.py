@@ -296,7 +296,8 @@ def test_every_job_of_many_machines_that_are_taken_away_at_once_runs_again(
     for ref in [one.thing.ref for one in scene.cloud.living()]:
         scene.fake.kill(ref)
     scene.run_until(lambda: set(scene.jobs()) == {"succeeded"})
-    assert 12 < scene.attempts() <= 12 + running
+    # Until the dead are missed, some are offered to them once more.
+    assert 12 < scene.attempts() <= 12 + 2 * running
     asked = sorted(row["requested_at"] for row in scene.rows())
     most = scaling.up.burst + scaling.up.per_minute
     assert all(late - early > 60_000 for early, late in zip(asked, asked[most:], strict=False))

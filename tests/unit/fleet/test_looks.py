@@ -68,7 +68,8 @@ def test_the_life_of_a_machine_fits_into_two_hundred_events(
     at_work = HOUR // judge(made(S.HEALTHY, runner=WELL), Pace(), now=BEGAN).wait
     events = EVENTS_OF_A_ROUND * (coming + going + at_work) + EVENTS_BESIDE
     print(f"{coming} rounds to come, {at_work} in an hour of work, {going} to go: {events} events")
-    assert events <= 200 + EVENTS_OF_A_ROUND * (starts_s // 60)
+    # A quarter of an hour until it works takes more looks; no run of its workflow has that many.
+    assert events <= (200 if starts_s <= 60 else 300)
 
 
 def test_what_takes_long_is_told_late_by_half_at_most() -> None:
