@@ -41,10 +41,14 @@ WORK: Final = {
 WHY: Final = {"actor": "ann", "reason": "a test"}
 FLEET: Final = {
     "name": "builders",
-    "capacity": {"resources": {"cpu": 4, "memory": "8Gi", "disk": "20Gi", "slots": 4}},
+    "capacity": {
+        "resources": {"cpu": 4, "memory": "8Gi", "disk": "20Gi", "slots": 4},
+        "image": f"sha256:{'a' * 64}",
+    },
     "offerings": [{"name": "only", "cost": 0.25}],
     "scaling": {"max": 10},
 }
+ROLLOUT: Final = "/v1/fleets/builders/rollout"
 NAMES: Final = {
     "/v1/pools/": "default",
     "/v1/runners/{name}:admit": "shut-out",
@@ -112,8 +116,7 @@ async def furnish(house: House) -> dict[str, Any]:
     assert (await house.people.put(f"/v1/blobs/{DIGEST}", content=DATA)).status_code == 201
     a_queue(house.engine, QUEUE)
     runs = await _runs(house)
-    answer = await house.people.put("/v1/fleets/builders", json={"document": FLEET, **WHY})
-    assert answer.status_code == 200, answer.text
+    await _images(house)
     await house.register("shut-out")
     await asked(house, "/v1/runners/shut-out:revoke")
     with write(house.engine) as connection:
@@ -124,6 +127,7 @@ async def furnish(house: House) -> dict[str, Any]:
     when = {"starts_at": begin, "ends_at": begin + DAY // 24}
     window = await asked(house, "/v1/pools/default/maintenance", **when)
     wanted = await asked(house, "/v1/fleets/builders/reservations", quantity=1, **when)
+    await asked(house, ROLLOUT, image="next")
     return {
         **runs,
         **when,
@@ -144,6 +148,8 @@ async def furnish(house: House) -> dict[str, Any]:
         "runner": "runner-1",
         "runner_name": "machine-2",
         "fleet": "builders",
+        "image": DIGEST,
+        "alias": "next",
         "provider": "local",
         "partition": "default",
         "permissions": ["run.read"],
@@ -191,6 +197,16 @@ async def _served(house: House, offered: Held) -> None:
         settle(connection, str(offered.offer["attempt_id"]), policy=SchedulingPolicy().lease)
 
 
+async def _images(house: House) -> None:
+    """Let there be a fleet, its image, and another one that is called the next."""
+    for digest in (f"sha256:{'a' * 64}", DIGEST):
+        await asked(house, "/v1/images", digest=digest)
+    said = {"image": DIGEST, **WHY}, {"document": FLEET, **WHY}
+    for path, body in zip(("/v1/images/aliases/next", "/v1/fleets/builders"), said, strict=True):
+        answer = await house.people.put(path, json=body)
+        assert answer.is_success, answer.text
+
+
 def _fleet(connection: sa.Connection) -> tuple[str, str]:
     """Let a fleet have decided on two machines: one that is well, one that is in quarantine."""
     found = fleets.view(fleets.find(connection, "builders"))
@@ -224,6 +240,8 @@ async def open_up(house: House, path: str) -> None:
     """Bring about the state of the whole store that a route is about."""
     if path == "/v1/store/confirm":
         await asked(house, "/v1/store/hold")
+    elif path == "/v1/fleets/{name}/rollout":
+        await asked(house, f"{ROLLOUT}:rollback")
 
 
 def known_at(path: str, known: Mapping[str, Any]) -> Known:
