@@ -11,147 +11,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from forgeyard.fleet.plan import decide
-from forgeyard.fleet.view import FleetView, InstanceView
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import FleetSpec, ScaleDown, ScaleUp, Scaling
-from forgeyard.model.units import GIB
-from tests.builders import some_resources
-from tests.fleets import CHEAP, a_class, a_demand, wanting
 from tests.simulation.database import Database, on_sqlite
 from tests.simulation.fleet.scene import Scene, a_spec
 from tests.simulation.fleet.story import SCALING, alone
 
 MINUTE = 60_000
-TICK = 20_000
 S = CapacityInstanceState
 Figures = Mapping[str, float]
-QUICK = ScaleUp(per_minute=1_000, burst=1_000)
 LASTING = ScaleDown(idle_grace=60 * MINUTE, window=5 * MINUTE, at_once=50, drain_within=MINUTE)
-
-
-class Toy:
-    """A fleet whose machines come up after a minute and do a job a minute in each of four slots.
-
-    Only the planner is the product's: ten thousand jobs are too many for anything else here.
-    """
-
-    def __init__(self, scaling: Scaling) -> None:
-        self._spec = FleetSpec(
-            name="burst", capacity=a_class(image=""), offerings=(CHEAP,), scaling=scaling
-        )
-        self.now = 0
-        self.waiting = 0
-        self.most = 0
-        self.asked: list[int] = []
-        self.turns: list[tuple[int, int]] = []
-        """When it grew (1) or shrank (-1)."""
-        self._machines: dict[str, InstanceView] = {}
-        self._wanted: list[tuple[int, int]] = []
-        self._done: dict[str, int] = {}
-
-    def tick(self) -> None:
-        """Decide once, and let a tick pass."""
-        view = FleetView(
-            fleet_id="flt_burst",
-            spec=self._spec,
-            instances=tuple(self._machines.values()),
-            launches=tuple(at for at in self.asked if at > self.now - MINUTE),
-            wanted=tuple(self._wanted[-30:]),
-        )
-        classes = (wanting(self.waiting, resources=some_resources(cpu=1_000, memory=GIB)),)
-        share = {"small": self.waiting} if self.waiting else {}
-        demand = a_demand(*(classes if self.waiting else ()))
-        decision = decide(view, share, demand=demand, now=self.now)
-        self._wanted.append((self.now, decision.wanted))
-        for _ in decision.launch:
-            name = f"cin_{len(self.asked):06}"
-            self._machines[name] = _coming(name, self.now)
-            self.asked.append(self.now)
-        for release in decision.drain:
-            self._machines.pop(release.instance_id)
-        if decision.launch or decision.drain:
-            self.turns.append((self.now, 1 if decision.launch else -1))
-        self.most = max(self.most, len(self._machines))
-        self._pass()
-
-    def _pass(self) -> None:
-        self.now += TICK
-        for name, machine in self._machines.items():
-            if machine.state is S.PROVISIONING and self.now - machine.requested_at >= MINUTE:
-                machine = replace(machine, state=S.HEALTHY, healthy_at=self.now)
-            if machine.state is S.HEALTHY and self._done.get(name, 0) <= self.now:
-                count = min(4, self.waiting)
-                self.waiting -= count
-                if count:
-                    self._done[name] = self.now + MINUTE
-                idle = None if count else machine.idle_since or self.now
-                machine = replace(machine, leases=count, idle_since=idle)
-            self._machines[name] = machine
-
-    @property
-    def size(self) -> int:
-        """Tell how many machines there are."""
-        return len(self._machines)
-
-    def changes_within(self, window: int) -> int:
-        """Tell how often it turned from growing to shrinking or back within a window, at most."""
-        flips = [
-            late
-            for (_, before), (late, after) in zip(self.turns, self.turns[1:], strict=False)
-            if before != after
-        ]
-        return max((sum(at <= one < at + window for one in flips) for at in flips), default=0)
-
-
-def _coming(name: str, now: int) -> InstanceView:
-    return InstanceView(
-        instance_id=name,
-        state=S.PROVISIONING,
-        offering="cheap",
-        runner_id=f"rnr_{name}",
-        requested_at=now,
-    )
-
-
-def burst(jobs: int = 10_000, cycles: int = 6) -> Figures:
-    """Let so many jobs come at once, then none, again and again."""
-    scaling = Scaling(max=400, up=ScaleUp(per_minute=100, burst=100), down=replace(LASTING))
-    scaling = replace(scaling, down=replace(LASTING, idle_grace=3 * MINUTE))
-    toy = Toy(scaling)
-    served = 0
-    for _ in range(cycles):
-        toy.waiting, began = jobs, toy.now
-        while toy.waiting:
-            toy.tick()
-        served = max(served, toy.now - began)
-        while toy.size:
-            toy.tick()
-    fastest = max(sum(at <= one < at + MINUTE for one in toy.asked) for at in set(toy.asked))
-    return {
-        "jobs": jobs,
-        "cycles": cycles,
-        "machines at most": toy.most,
-        "machines made": len(toy.asked),
-        "asked for within a minute, at most": fastest,
-        "minutes until the last job had a machine, at most": served / MINUTE,
-        "turns within five minutes, at most": toy.changes_within(5 * MINUTE),
-    }
-
-
-def thrash(minutes: int = 120) -> Figures:
-    """Let four jobs come every two minutes, which take one: the fleet must not follow each."""
-    toy = Toy(Scaling(max=20, up=QUICK, down=replace(LASTING, idle_grace=3 * MINUTE)))
-    while toy.now < minutes * MINUTE:
-        if toy.now % (2 * MINUTE) == 0:
-            toy.waiting += 4
-        toy.tick()
-    return {
-        "minutes": minutes,
-        "waves": minutes // 2,
-        "machines made": len(toy.asked),
-        "turns within five minutes, at most": toy.changes_within(5 * MINUTE),
-    }
 
 
 def _fleet(count: int, name: str = "beta", provider: str = "two") -> FleetSpec:
@@ -257,9 +126,6 @@ def main() -> int:
     parser.add_argument("--small", action="store_true", help="the sizes of the tests")
     parser.add_argument("--only", choices=sorted(IN_SQL), help="one of those that take minutes")
     options = parser.parse_args()
-    if not options.only:
-        for name, figures in (("thrash", thrash()), ("burst", burst())):
-            _print(name, figures)
     with tempfile.TemporaryDirectory() as folder, alone(1):
         database = on_sqlite(Path(folder))
         for name, scenario in IN_SQL.items():

@@ -17,19 +17,6 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def test_a_burst_is_followed_once_up_and_once_down() -> None:
-    """F25."""
-    told = figures.burst(jobs=2_000, cycles=3)
-    assert told["asked for within a minute, at most"] <= 200
-    assert told["turns within five minutes, at most"] <= 1
-
-
-def test_waves_that_are_shorter_than_the_window_are_not_followed() -> None:
-    told = figures.thrash(minutes=60)
-    assert told["machines made"] <= 3
-    assert told["turns within five minutes, at most"] <= 1
-
-
 def test_many_machines_that_are_taken_away_at_once_cost_no_job(database: Database) -> None:
     """F20."""
     told = figures.interruption(database, 6)
