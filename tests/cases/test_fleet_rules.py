@@ -208,13 +208,6 @@ def test_a_pinned_machine_stays_on_every_path_until_its_pin_ends(
     assert drained(decided(view, now=NOW + 1)) == ["cin_kept"]
 
 
-@pytest.mark.case("FLT-063")
-def test_a_machine_of_another_image_is_no_reason_to_replace_it() -> None:
-    view = a_fleet(scaling=a_scaling(min=1), instances=(an_instance("a", image="img-1"),))
-    decision = decided(view)
-    assert (decision.launch, decision.drain) == ((), ())
-
-
 def test_of_idle_machines_those_of_another_image_go_first() -> None:
     view = a_fleet(
         scaling=a_scaling(min=1),
