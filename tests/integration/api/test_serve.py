@@ -301,7 +301,7 @@ async def test_asked_to_end_it_is_unready_first_and_serves_on_for_a_while(
     sqlite_url: str, tmp_path: Path
 ) -> None:
     free = _config(sqlite_url, tmp_path)
-    config = free.model_copy(update={"api": free.api.model_copy(update={"leave_s": 3.0})})
+    config = free.model_copy(update={"api": free.api.model_copy(update={"leave_s": 10.0})})
     stop = asyncio.Event()
     async with _served(config, stop) as (people, agents):
         session_id = await _register(agents)
@@ -314,7 +314,7 @@ async def test_asked_to_end_it_is_unready_first_and_serves_on_for_a_while(
         assert (ready.status_code, ready.json()["status"]) == (503, "leaving")
         submitted = await people.post("/v1/runs", json={"document": a_document()})
         assert submitted.status_code == 201
-        assert not poll.done()
+        assert not poll.done(), poll.result().text
     assert (await poll).status_code == 200
 
 
