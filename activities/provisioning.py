@@ -132,12 +132,16 @@ class ProvisioningActivities:
         return step
 
     def _invite(self, connection: sa.Connection, step: Advance) -> None:
-        """Make the enrolment of a machine before the machine: its window opens once it is seen."""
+        """Make the enrolment of a machine before the machine: its window opens once it is seen.
+
+        One that has an enrolment keeps it, whatever its fleet's document says by now (FLT-029).
+        """
         invitations, row = self._home.invitations, step.known.row
-        if invitations is None:
+        binding = binding_of(row)
+        if invitations is None or enrolments.is_there(connection, binding):
             return
         wanted = Wanted(
-            binding=binding_of(row),
+            binding=binding,
             runner_name=row["runner_name"],
             grant=grant_of(step.known.spec, codec.decode(CapacityClass, row["capacity"])),
             opens_when_seen=_opens_when_seen(self._providers.get(row["provider"])),

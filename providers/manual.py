@@ -1,9 +1,10 @@
 """Machines that people set up and take away; the system only waits for their word.
 
-Nothing is started here. An operator reads the token with `forgeyard fleet bootstrap`, and says with
-`forgeyard fleet confirm-gone` that a machine is no more.
+Nothing is started here. An operator invites the machine under the name of its runner, like any other
+(`forgeyard runner invite`), and says with `forgeyard fleet release` that it is no more.
 """
 
+from dataclasses import replace
 from typing import Protocol
 
 from forgeyard.fleet.ports import (
@@ -41,7 +42,11 @@ class ManualProvider:
     def provision(self, request: ProvisionRequest) -> Machine:
         """Wish for a machine; the wish itself is all there is until somebody sets it up."""
         tags = request.owner.tags(operation_key=request.operation_key, image=request.capacity.image)
-        return self._machine(request.owner.instance_id, tags=tags, offering=request.offering)
+        made = self._machine(request.owner.instance_id, tags=tags, offering=request.offering)
+        if made.state is not MachineState.PENDING:
+            return made
+        how = f"forgeyard runner invite {request.runner_name}"
+        return replace(made, detail=f"an operator has to set it up: {how}")
 
     def inspect(self, sought: Sought) -> Machine | None:
         """Tell what people say of a machine; nobody can say that one was never wished for."""
@@ -75,5 +80,5 @@ class ManualProvider:
             machine=offering.machine,
             region=offering.region,
             zone=offering.zone,
-            detail="" if said else "an operator has to set it up: forgeyard fleet bootstrap",
+            detail="" if said else "an operator has to set it up",
         )

@@ -10,7 +10,8 @@ from forgeyard.cli import output
 from forgeyard.cli.client import path_of, shaped
 from forgeyard.cli.fleet import API_FLEETS, FleetName
 from forgeyard.cli.fleet_shapes import Decision, Demand, Machine, Plan, Standing
-from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect
+from forgeyard.cli.links import fleet_link, instance_link, temporal_ui
+from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect, settings
 from forgeyard.cli.scheduler_shapes import Checkup
 from forgeyard.cli.watching import now_ms
 
@@ -96,8 +97,12 @@ def status(
     if as_json:
         output.put_json(answer)
         return
-    for line in _status(shaped(Standing, answer)):
+    found = shaped(Standing, answer)
+    for line in _status(found):
         output.put(line)
+    ui = temporal_ui(settings(data_dir), url)
+    if ui is not None:
+        output.put(f"in the Temporal UI: {fleet_link(ui, found.fleet.fleet_id)}")
 
 
 def _status(one: Standing) -> Iterator[str]:
@@ -212,8 +217,12 @@ def instances(
         return
     found = shaped(tuple[Machine, ...], answer)
     now = now_ms()
-    rows = [_machine_row(one, now) for one in found if every or one.state != "terminated"]
+    listed = [one for one in found if every or one.state != "terminated"]
+    rows = [_machine_row(one, now) for one in listed]
     output.put_table(MACHINE_COLUMNS, rows, empty=f"fleet {fleet} has no machine")
+    ui = temporal_ui(settings(data_dir), url)
+    for one in listed if ui is not None else ():
+        output.put(f"  {one.runner_name}  {instance_link(ui, one.instance_id)}")
 
 
 def _machine_row(one: Machine, now: int) -> tuple[str, ...]:

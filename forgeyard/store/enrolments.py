@@ -146,11 +146,10 @@ def id_of(connection: sa.Connection, binding: str) -> str:
     return str(_of_binding(connection, binding)["enrolment_id"])
 
 
-def seen_if_there(connection: sa.Connection, binding: str) -> None:
-    """Open the window of an enrolment, where there is one: not every machine needs a token."""
+def is_there(connection: sa.Connection, binding: str) -> bool:
+    """Tell whether a binding has an enrolment: not every machine needs a token."""
     query = sa.select(_enrolments.c.binding).where(_enrolments.c.binding == binding)
-    if connection.execute(query).first() is not None:
-        seen(connection, binding)
+    return connection.execute(query).first() is not None
 
 
 def withdraw(connection: sa.Connection, binding: str, intent: Intent) -> None:

@@ -86,8 +86,9 @@ def _move(
         values["failure"] = verdict.reason
     changes.move(connection, INSTANCE, known.row, to, reason=verdict.reason, now=now, **values)
     _learn(connection, known, verdict, now=now)
-    if to is S.BOOTSTRAPPING:
-        enrolments.seen_if_there(connection, binding_of(known.row))
+    binding = binding_of(known.row)
+    if to is S.BOOTSTRAPPING and enrolments.is_there(connection, binding):
+        enrolments.seen(connection, binding)
 
 
 _COMING: Final = frozenset({S.PROVISIONING, S.BOOTSTRAPPING, S.ENROLLING})

@@ -48,6 +48,10 @@ def test_a_fleet_comes_from_zero_does_the_work_and_goes_back_to_zero(fresh: Forg
     assert {one["state"] for one in machines} == {"terminated"}
     assert 1 <= len(machines) <= 2
     assert {one["reason"] for one in machines} == {"queued_demand"}
+    page = fresh.type("fleet", "status", "lab").ok().out
+    assert f"/workflows/fleet%2F{standing['fleet']['fleet_id']}" in page
+    listed = fresh.type("fleet", "instances", "lab", "--all").ok().out
+    assert f"/workflows/instance%2F{machines[0]['instance_id']}" in listed
     told = fresh.type("fleet", "explain", "lab").ok().out
     assert "0 wanted" in told
     frozen = fresh.type("fleet", "freeze", "lab", "--reason", "holidays").ok()

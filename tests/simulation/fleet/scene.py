@@ -93,9 +93,9 @@ class Scene:
             return list(connection.execute(sa.select(tables.jobs.c.state)).scalars())
 
     def attempts(self) -> int:
-        """Count the attempts of all jobs."""
+        """Count the attempts of all jobs that a runner has taken up."""
         with read(self.world.engine) as connection:
-            query = sa.select(sa.func.count()).select_from(tables.attempts)
+            query = sa.select(sa.func.count(tables.leases.c.accepted_at))
             return int(connection.execute(query).scalar_one())
 
     def fleet(self) -> contracts.Fleet:

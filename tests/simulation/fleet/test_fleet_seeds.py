@@ -2,7 +2,6 @@
 
 import pytest
 
-from tests.conftest import SOAK
 from tests.simulation.database import Database
 from tests.simulation.fleet.seeds import Note, play, seeds_of
 from tests.simulation.fleet.story import simulate
@@ -13,8 +12,6 @@ pytestmark = pytest.mark.integration
 def test_fleets_keep_what_they_promise_in_every_seed(
     database: Database, request: pytest.FixtureRequest, record_property: Note
 ) -> None:
-    if request.config.getoption("--chaos-rounds") < 2:
-        pytest.skip(SOAK)
     steps = request.config.getoption("--simulation-steps")
     assert play(seeds_of(request.config), database, steps, record_property) == []
 

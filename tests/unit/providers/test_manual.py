@@ -25,7 +25,7 @@ def test_a_machine_waits_for_people_to_set_it_up_and_to_take_it_away() -> None:
     provider, request = ManualProvider(said), a_request()
     made = provider.provision(request)
     assert made.state is MachineState.PENDING
-    assert "forgeyard fleet bootstrap" in made.detail
+    assert f"forgeyard runner invite {request.runner_name}" in made.detail
     said.states["cin_1"] = MachineState.RUNNING
     assert provider.inspect(sought(request)) == provider.provision(request)
     assert provider.provision(request).state is MachineState.RUNNING
