@@ -1,6 +1,6 @@
 """Machines that people set up and take away; the system only waits for their word.
 
-Nothing is started here. An operator invites the machine under the name of its runner, like any other
+Nothing is started here. An operator invites the machine under the name of its runner, like others
 (`forgeyard runner invite`), and says with `forgeyard fleet release` that it is no more.
 """
 

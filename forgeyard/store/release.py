@@ -112,6 +112,7 @@ _FREE = (
 )
 _LEFT = _runners.c.jobs_left - sa.bindparam("counts", type_=sa.BigInteger())
 _HAS_SERVED = _LEFT <= 0  # unknown, and so not true, where jobs are not counted
+_ROOM = _runners.c.headroom_slots + sa.case((_HAS_SERVED, 0), else_=_LEFT)
 _TAKES = _runners.c.state.in_([RunnerState.ONLINE.value, RunnerState.SATURATED.value])
 _TAKE_OFF = (
     sa.update(_runners)
@@ -125,6 +126,9 @@ _TAKE_OFF = (
             "changed_at": sa.bindparam("now"),
             "freed_at": sa.bindparam("now"),
             "jobs_left": sa.case((_HAS_SERVED, 0), else_=_LEFT),
+            "total_slots": sa.case(
+                (_runners.c.total_slots > _ROOM, _ROOM), else_=_runners.c.total_slots
+            ),
             "drain_requested": sa.case((_HAS_SERVED, 1), else_=_runners.c.drain_requested),
             "drain_reason": sa.case((_HAS_SERVED, JOBS_DONE), else_=_runners.c.drain_reason),
             "state": sa.case(
@@ -134,8 +138,9 @@ _TAKE_OFF = (
         }
     )
 )
-"""Frees what a lease held. A runner whose jobs are counted takes none after its last (FOP-008):
-that is one statement with the release, so that nothing can be leased to it in between."""
+"""Frees what a lease held. A runner whose jobs are counted takes none after its last (FOP-008), and
+has no more slots than jobs left, whatever its agent said: that is one statement with the release,
+so that nothing can be leased to it in between."""
 
 
 def end_attempt(

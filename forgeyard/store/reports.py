@@ -84,6 +84,17 @@ def described(report: Report, *, now: int) -> dict[str, object]:
     }
 
 
+def bounded(runner: Row, said: dict[str, object]) -> dict[str, object]:
+    """Count no more slots than a runner may still have jobs, however many its agent has (FOP-008).
+
+    A job that it has under way counts among those that it may still have, and holds a slot.
+    """
+    left, total, kept = runner["jobs_left"], said.get("total_slots"), said.get("headroom_slots")
+    if left is None or not isinstance(total, int) or not isinstance(kept, int):
+        return said
+    return {**said, "total_slots": min(total, kept + left)}
+
+
 def held(holdings: Holdings | None) -> dict[str, object]:
     """Write down what a runner need not fetch; unsaid is unchanged."""
     if holdings is None:

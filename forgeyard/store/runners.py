@@ -91,11 +91,13 @@ def register(
     _supersede(connection, runner, now=now)
     if here.hold is None:
         revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
+        # Jobs that were taken away are jobs that it had: it may have served its last by that.
+        runner = lock_runner(connection, runner_id)
     _open_session(connection, runner_id, session_id, now=now)
     admitted = entrance.admitted(runner, entered)
     admitted |= machines.bounds_of_runner(connection, message.runner_name)
     state = _wanted({**runner, **admitted}) or RunnerState.ONLINE
-    introduced = _introduced(message, now=now)
+    introduced = reports.bounded(runner, _introduced(message, now=now))
     can_do_other = reports.differs(runner, introduced)
     runner = change(
         connection,
@@ -169,6 +171,7 @@ def _insert(
 ) -> str:
     """Make a runner; of two that make the same one at once, one waits for the other."""
     now = database_now(connection)
+    born_with = {"jobs_left": None, **machines.born_with(connection, message.runner_name)}
     row = {
         "runner_id": runner_id or _new_id("rnr", now=now, rng=rng),
         "name": message.runner_name,
@@ -178,8 +181,8 @@ def _insert(
         "registered_at": now,
         "last_seen_at": now,
         "changed_at": now,
-        **machines.born_with(connection, message.runner_name),
-        **_introduced(message, now=now),
+        **born_with,
+        **reports.bounded(born_with, _introduced(message, now=now)),
     }
     changes.upsert(connection, _runners, row, changes={}, keys=("name",))
     return str(_id_of_name(connection, message.runner_name))
@@ -230,7 +233,7 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
         generations.bump(connection)
     shut = unclean.shut(connection, runner, message)
     state = state_told({**runner, **proved, **shut}, message)
-    able = _able(message, now=now)
+    able = _able(runner, message, now=now)
     said = {"suspect": _suspicion(runner), "pressure": message.pressure.value, **able}
     said |= reports.held(message.holdings) | proved | shut
     change(
@@ -238,10 +241,10 @@ def heartbeat(connection: sa.Connection, session_id: str, message: Heartbeat) ->
     )
     connection.execute(_SEEN, {"own_key": session_id, "last_seen_at": now})
     abandon = reported.compare(connection, runner, message.held, now=now)
-    report = message.report
-    if report is not None and reports.differs(runner, reports.described(report, now=now)):
+    can_do_other = reports.differs(runner, able)
+    if can_do_other:
         generations.bump(connection)
-    _wake(connection, runner, state, can_do_other=reports.differs(runner, able))
+    _wake(connection, runner, state, can_do_other=can_do_other)
     return HeartbeatAnswer(drain=bool(runner["drain_requested"]), abandon=abandon)
 
 
@@ -251,13 +254,13 @@ def _suspicion(runner: Row) -> int:
     return suspicion if suspicion == Suspicion.CONFLICTS else Suspicion.NONE.value
 
 
-def _able(message: Heartbeat, *, now: int) -> dict[str, object]:
+def _able(runner: Row, message: Heartbeat, *, now: int) -> dict[str, object]:
     """Write down what a heartbeat says about what its host may be given."""
     report = message.report
     return {
         "health": message.health.value,
         "health_reason": message.health_reason or None,
-        **({} if report is None else reports.described(report, now=now)),
+        **({} if report is None else reports.bounded(runner, reports.described(report, now=now))),
     }
 
 
@@ -268,8 +271,6 @@ def _wake(
     was_taking_work = before["state"] == RunnerState.ONLINE and not before["suspect"]
     if state is not RunnerState.ONLINE or (was_taking_work and not can_do_other):
         return
-    if can_do_other:
-        generations.bump(connection)
     what = "reports anew" if was_taking_work else "takes work again"
     changes.wake_all_waiting(connection, reason=f"runner {before['name']} {what}")
 

@@ -6,12 +6,13 @@ import sqlalchemy as sa
 from forgeyard.fleet.view import Launch
 from forgeyard.model.capacity import ScaleReason
 from forgeyard.model.fleet import CapacityClass, FleetSpec, Lifetime, LifetimeKind
-from forgeyard.model.protocol import Outcome
+from forgeyard.model.protocol import Outcome, Report
 from forgeyard.model.runner import RunnerState
+from forgeyard.model.units import Resources
 from forgeyard.store import fleet_tables, fleets, machines, tables
 from forgeyard.store.engine import database_now
 from forgeyard.store.shares import Intent
-from tests.builders import RNG, a_fleet_spec, a_job_spec, some_resources
+from tests.builders import RNG, a_fleet_spec, a_job_spec, some_capabilities, some_resources
 from tests.leasing import Desk, Lease
 
 ME = Intent(actor="ann", channel="test", reason="a test")
@@ -120,3 +121,51 @@ def test_a_fleet_of_an_old_name_gives_its_machines_new_numbers(engine: sa.Engine
     desk.overwrite(fleet_tables.fleets, fleet["fleet_id"], live=None, deleted_at=1)
     second = a_machine(desk, a_fleet_spec("again"))
     assert (first, second) == ("again-1", "again-2")
+
+
+@pytest.mark.requirement("FOP-008")
+def test_a_machine_gets_no_more_jobs_than_it_may_serve_however_many_fit_at_once(
+    engine: sa.Engine,
+) -> None:
+    """S3: its slots are its agent's word, which counts for no more than its fleet's."""
+    desk = Desk(engine)
+    lifetime = Lifetime(kind=LifetimeKind.MAX_JOBS, jobs=3)
+    name = a_machine(desk, a_fleet_spec("thrice", lifetime=lifetime))
+    session = desk.register(name, total=WIDE).session_id
+    _booted(desk, name)
+    desk.submit(*(a_job_spec(f"job-{place}") for place in range(6)))
+    assert desk.cycle().granted == 3
+    report = Report(capabilities=some_capabilities(), total=WIDE, headroom=Resources())
+    desk.heartbeat(session, report=report)
+    assert desk.cycle().granted == 0
+    first, *others = desk.leases(state="offered")
+    desk.accept(first)
+    desk.complete(first, Outcome.SUCCEEDED)
+    assert desk.cycle().granted == 0, "two of its three are under way"
+    desk.reject(others[0])
+    assert desk.cycle().granted == 1, "an offer that was turned down is made to it once more"
+
+
+def test_a_machine_for_one_job_has_one_slot_whatever_its_agent_says(engine: sa.Engine) -> None:
+    """S3."""
+    desk = Desk(engine)
+    name = a_machine(desk, one_job())
+    desk.register(name, total=WIDE)
+    _booted(desk, name)
+    desk.submit(a_job_spec("one"), a_job_spec("two"))
+    assert desk.cycle().granted == 1
+
+
+def test_a_job_taken_from_a_machine_that_began_anew_was_its_last(engine: sa.Engine) -> None:
+    """S3: the machine has had what it may have, whether or not its agent saw the end of it."""
+    desk = Desk(engine)
+    name = a_machine(desk, one_job())
+    desk.register(name, total=WIDE)
+    _booted(desk, name)
+    desk.submit(a_job_spec("one"), a_job_spec("two"))
+    assert desk.cycle().granted == 1
+    desk.accept(desk.leases()[0])
+    desk.register(name, total=WIDE)
+    (runner,) = desk.rows(tables.runners, name=name)
+    assert runner["state"] == RunnerState.DRAINING
+    assert desk.cycle().granted == 0
