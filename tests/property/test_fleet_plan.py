@@ -311,6 +311,28 @@ def test_a_fleet_that_nothing_hinders_has_its_minimum_after_every_decision() -> 
     demand_hits(hits, "has a minimum", "reached it")
 
 
+@pytest.mark.requirement("TST-035", "INV-049", "ACC-040", "PRI-052")
+def test_no_decision_wants_less_than_the_minimum_or_more_than_the_maximum() -> None:
+    hits: Counter[str] = Counter()
+
+    @fixed
+    @given(world=WORLDS)
+    def check(world: World) -> None:
+        for view, decision in decisions(world):
+            override, scaling = view.override, view.spec.scaling
+            least = scaling.min if override is None or override.min is None else override.min
+            least = min(least, most(view, NOW))
+            if view.state in (FleetState.DRAINING, FleetState.DELETING):
+                least = 0
+            hits["at the minimum"] += decision.wanted == least > 0
+            hits["at the maximum"] += decision.wanted == most(view, NOW) > least
+            hits["between"] += least < decision.wanted < most(view, NOW)
+            assert least <= decision.wanted <= most(view, NOW)
+
+    check()
+    demand_hits(hits, "at the minimum", "at the maximum", "between")
+
+
 @pytest.mark.requirement("DEM-016")
 def test_every_job_is_counted_for_one_fleet_that_could_run_it_or_is_unserved() -> None:
     hits: Counter[str] = Counter()
@@ -517,12 +539,14 @@ class Yard:
         return [at for (_, was), (at, by) in pairwise(steps) if was > 0 > by]
 
 
-def a_yard(*, lasts: int, **changed: object) -> Yard:
-    scaling = a_scaling(
-        max=200,
-        up=ScaleUp(per_minute=120, burst=60),
-        down=ScaleDown(idle_grace=MINUTE, window=5 * MINUTE, at_once=20),
-    )
+WIDE = a_scaling(
+    max=200,
+    up=ScaleUp(per_minute=120, burst=60),
+    down=ScaleDown(idle_grace=MINUTE, window=5 * MINUTE, at_once=20),
+)
+
+
+def a_yard(*, lasts: int, scaling: Scaling = WIDE, **changed: object) -> Yard:
     given: Mapping[str, object] = {"scaling": scaling, **changed}
     return Yard(views={f"flt_{name}": a_fleet(name, **given) for name in "ab"}, lasts=lasts)
 
@@ -560,3 +584,15 @@ def test_ten_thousand_jobs_at_once_are_run_by_two_fleets_which_end_empty() -> No
     assert yard.peak == 400, "both fleets reached their maximum, and neither passed it"
     assert sum(map(len, yard.machines.values())) == 0
     assert {len(yard.turns(fleet_id)) for fleet_id in yard.views} == {1}
+
+
+@pytest.mark.requirement("TST-041", "ACC-069")
+def test_two_fleets_of_thousands_come_up_together_work_and_go() -> None:
+    up, down = ScaleUp(per_minute=2_000, burst=2_000), replace(WIDE.down, at_once=500)
+    yard = a_yard(lasts=2 * MINUTE, scaling=a_scaling(max=1_500, up=up, down=down))
+    yard.tick(10_000)
+    for _ in range(6 * 12):
+        yard.tick(0)
+    assert yard.done == 10_000
+    assert 2_500 <= yard.peak <= 3_000, "four jobs on each, and nobody waits for a second turn"
+    assert sum(map(len, yard.machines.values())) == 0

@@ -282,9 +282,10 @@ def test_tokens_of_machines_that_were_to_come_are_worth_nothing(desk: Desk) -> N
 
 
 @pytest.mark.requirement("IMG-010")
+@pytest.mark.requirement("TST-021", "GAT-016")
 def test_a_machine_that_its_provider_gave_another_image_has_drifted(desk: Desk) -> None:
     an_image(desk, OLD, references={"local/eu": "ami-old"})
-    a_fleet_of(desk, OLD)
+    a_fleet_of(desk, OLD, scaling=Scaling(min=1))
     made, _ = healthy(desk)
     desk.overwrite(INSTANCES, made, provider_ref="i-1")
 
@@ -300,6 +301,11 @@ def test_a_machine_that_its_provider_gave_another_image_has_drifted(desk: Desk) 
     assert [seen_with(name) for name in ("ami-old", OLD, "")] == [OLD, OLD, OLD]
     assert seen_with("ami-other") == "ami-other"
     assert seen_with("ami-old") == OLD
+    assert (tick(desk).launched, tick(desk).drained) == (0, 0)
+    seen_with("ami-other")
+    assert tick(desk).launched == 1, "another one comes for it"
+    drifted, other = desk.rows(INSTANCES)
+    assert (drifted["state"], drifted["drain_reason"], other["image"]) == ("draining", "image", OLD)
 
 
 def test_images_are_listed_with_their_names_and_machines(desk: Desk) -> None:

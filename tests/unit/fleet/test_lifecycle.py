@@ -197,6 +197,27 @@ def test_every_verdict_says_one_thing_and_follows_an_arrow(facts: Facts) -> None
     assert verdict.to is None or verdict.to in CAPACITY_TRANSITIONS[facts.state]
 
 
+@pytest.mark.requirement("ACC-041", "INV-050")
+@given(FACTS)
+@settings(max_examples=1_000)
+def test_a_machine_that_works_comes_to_its_end_by_draining_or_because_it_is_lost(
+    facts: Facts,
+) -> None:
+    """One whose runner is well and that its provider has drains, or nobody ends it."""
+    assert S.TERMINATING not in CAPACITY_TRANSITIONS[S.HEALTHY]
+    well = RunnerFacts(
+        state=RunnerState.ONLINE, admission=Admission.VERIFIED, last_seen_at=NOW, leases=1
+    )
+    there = {"machine": M.RUNNING, "missing_since": None, "sightings": 0, "runner": well}
+    facts = replace(facts, **there, calls=1, has_ref=True, operation=Op.SUCCEEDED)
+    assert judge(replace(facts, state=S.HEALTHY), PACE, now=NOW).to is None
+    draining = judge(replace(facts, state=S.DRAINING, due_at=NOW + 1), PACE, now=NOW)
+    assert draining.to is None, "its job may end"
+    assert draining.act is not Act.TERMINATE
+    idle = replace(facts, state=S.DRAINING, runner=replace(well, leases=0))
+    assert judge(idle, PACE, now=NOW).to is S.TERMINATING
+
+
 @given(FACTS)
 @settings(max_examples=1_000)
 def test_nothing_is_asked_for_twice_while_the_first_answer_may_still_come(facts: Facts) -> None:
