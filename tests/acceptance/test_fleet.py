@@ -26,6 +26,7 @@ jobs:
 
 
 @pytest.mark.requirement("ACC-039", "FOP-017", "FOP-018", "PLN-002", "DRN-002", "DEM-005")
+@pytest.mark.requirement("PHA-014", "PRI-048", "PRI-049", "PRI-051", "PRI-073")
 def test_a_fleet_comes_from_zero_does_the_work_and_goes_back_to_zero(fresh: Forgeyard) -> None:
     fresh.type("up", "-d", "--agents", "0", FORGEYARD_FLEETS__LOOK_S="0.5").ok()
     file = fresh.home / "fleet.yaml"

@@ -33,6 +33,7 @@ def test_a_taken_port_is_named_with_the_setting_that_moves_it(fresh: Forgeyard) 
 
 
 @pytest.mark.requirement("INV-016", "PRI-024")
+@pytest.mark.requirement("ACC-068", "INV-071")
 def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
     gate = fresh.home / "gate"
     project = fresh.project("unfinished", TWO_JOBS.replace("GATE", str(gate)))
@@ -48,6 +49,7 @@ def test_an_unfinished_run_goes_on_at_the_next_start(fresh: Forgeyard) -> None:
     watched = fresh.type("run", "watch", run_id, "--timeout", "90s")
     assert watched.code == 0, watched.out + watched.err
     assert _states(fresh, run_id) == {"slow": "succeeded", "last": "succeeded"}
+    assert fresh.type("fleet", "list", "--json").ok().json() == [], "and there is no fleet at all"
 
 
 def _states(forgeyard: Forgeyard, run_id: str) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def test_a_machine_that_is_coming_is_not_asked_for_again() -> None:
 
 @pytest.mark.case("FLT-046")
 @pytest.mark.requirement("FLM-012")
+@pytest.mark.requirement("PRI-051")
 def test_the_last_idle_machine_goes_and_no_other_comes_for_it() -> None:
     view = a_fleet(instances=(an_instance("last"),))
     assert drained(decided(view)) == ["cin_last"]
@@ -218,6 +219,7 @@ def test_of_idle_machines_those_of_another_image_go_first() -> None:
 
 @pytest.mark.case("FLT-074")
 @pytest.mark.requirement("SPT-004")
+@pytest.mark.requirement("PHA-020")
 def test_stable_machines_are_made_where_preemptible_ones_are_out_of_stock() -> None:
     shut = (Closed(offering="spot", until=NOW + MINUTE, reason="spot quota"),)
     view = a_fleet(offerings=(SPOT, CHEAP), closed=shut)

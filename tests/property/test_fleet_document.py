@@ -42,6 +42,7 @@ VALUES = st.recursive(
 
 @settings(deadline=None)
 @given(st.dictionaries(KEYS, VALUES, max_size=6))
+@pytest.mark.requirement("TST-034")
 def test_any_document_becomes_fleets_or_one_of_our_errors(
     document: dict[str, object],
 ) -> None:

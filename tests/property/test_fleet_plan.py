@@ -225,6 +225,7 @@ def decisions(world: World) -> list[tuple[FleetView, FleetDecision]]:
 
 
 @pytest.mark.requirement("FLM-010")
+@pytest.mark.requirement("TST-035", "ACC-040", "INV-049", "PRI-052", "GAT-017")
 def test_no_decision_makes_more_than_the_maximum_the_rate_and_the_money_allow() -> None:
     hits: Counter[str] = Counter()
 
@@ -256,6 +257,7 @@ def test_no_decision_makes_more_than_the_maximum_the_rate_and_the_money_allow() 
 
 
 @pytest.mark.requirement("DRN-001", "DRN-004", "DRN-008")
+@pytest.mark.requirement("PRI-049", "ACC-042")
 def test_nobody_who_works_or_is_pinned_is_let_go_and_the_minimum_stays() -> None:
     hits: Counter[str] = Counter()
 
@@ -287,6 +289,7 @@ def test_nobody_who_works_or_is_pinned_is_let_go_and_the_minimum_stays() -> None
 
 
 @pytest.mark.requirement("FLM-009")
+@pytest.mark.requirement("INV-049", "PRI-052")
 def test_a_fleet_that_nothing_hinders_has_its_minimum_after_every_decision() -> None:
     hits: Counter[str] = Counter()
 
@@ -334,6 +337,7 @@ def test_no_decision_wants_less_than_the_minimum_or_more_than_the_maximum() -> N
 
 
 @pytest.mark.requirement("DEM-016")
+@pytest.mark.requirement("TST-011", "INV-047")
 def test_every_job_is_counted_for_one_fleet_that_could_run_it_or_is_unserved() -> None:
     hits: Counter[str] = Counter()
 
@@ -552,6 +556,7 @@ def a_yard(*, lasts: int, scaling: Scaling = WIDE, **changed: object) -> Yard:
 
 
 @pytest.mark.requirement("PLN-014")
+@pytest.mark.requirement("TST-043", "GAT-021")
 def test_bursts_that_come_again_and_again_do_not_make_a_fleet_thrash() -> None:
     yard = a_yard(lasts=MINUTE)
     for step in range(6 * 60):
@@ -575,6 +580,7 @@ def test_bursts_further_apart_than_the_window_turn_a_fleet_once_each(every: int)
 
 
 @pytest.mark.requirement("FLM-008")
+@pytest.mark.requirement("TST-042", "GAT-021")
 def test_ten_thousand_jobs_at_once_are_run_by_two_fleets_which_end_empty() -> None:
     yard = a_yard(lasts=2 * MINUTE)
     yard.tick(10_000)
@@ -587,6 +593,7 @@ def test_ten_thousand_jobs_at_once_are_run_by_two_fleets_which_end_empty() -> No
 
 
 @pytest.mark.requirement("TST-041", "ACC-069")
+@pytest.mark.requirement("PHA-024")
 def test_two_fleets_of_thousands_come_up_together_work_and_go() -> None:
     up, down = ScaleUp(per_minute=2_000, burst=2_000), replace(WIDE.down, at_once=500)
     yard = a_yard(lasts=2 * MINUTE, scaling=a_scaling(max=1_500, up=up, down=down))

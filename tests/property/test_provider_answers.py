@@ -48,6 +48,7 @@ def survives(read: Callable[[], object]) -> object:
 @FEW
 @given(entry=ENTRY | ANYTHING)
 @example(entry={"InstanceId": "i-1", "State": {"Name": "no-such-state"}})
+@pytest.mark.requirement("TST-034")
 def test_any_machine_is_a_machine_or_an_error(entry: object) -> None:
     found = survives(lambda: ec2.instance(entry).machine("r"))
     assert found is None or isinstance(found, Machine)
@@ -92,6 +93,7 @@ def test_a_warning_with_any_time_is_a_warning_or_nothing(
 
 @FEW
 @given(response=ANYTHING)
+@pytest.mark.requirement("TST-034")
 def test_any_error_is_one_of_ours(response: object) -> None:
     error = aws_errors.ours(aws_errors.read(response), what="x", writes=True)
     assert isinstance(error, ForgeyardError)

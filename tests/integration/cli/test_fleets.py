@@ -204,6 +204,7 @@ def test_a_decision_is_explained_and_its_machines_are_shown_pinned_and_priced(
 
 
 @pytest.mark.requirement("FRC-031", "FRC-033", "FOP-005", "DEM-016")
+@pytest.mark.requirement("PRI-071")
 def test_the_doctor_names_what_is_wrong_and_fails_for_what_does_not_heal(house: House) -> None:
     applied(house)
     sick = did(house, "doctor", code=1)

@@ -89,6 +89,7 @@ def test_twelve_at_once_with_one_key_are_one_machine(aws: AwsBench) -> None:
     assert len(set(refs)) == len(aws.existing()) == 1
 
 
+@pytest.mark.requirement("PHA-015")
 def test_a_machine_starts_with_its_token_and_is_tagged_to_the_last_disk(aws: AwsBench) -> None:
     request = aws.request()
     made = running(aws, request)
@@ -125,6 +126,7 @@ def test_the_request_of_a_spot_machine_ends_with_it_and_makes_no_other(aws: AwsB
 # Regions
 
 
+@pytest.mark.requirement("PRI-070")
 def test_machines_are_listed_in_all_regions_and_one_that_fails_makes_it_incomplete(
     aws: AwsBench,
 ) -> None:

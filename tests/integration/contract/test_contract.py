@@ -15,6 +15,7 @@ pytestmark = pytest.mark.integration
 
 
 @pytest.mark.requirement("PRV-001", "PRV-006")
+@pytest.mark.requirement("PHA-015")
 def test_a_machine_that_was_made_is_seen_running_in_time_with_its_tags(bench: Bench) -> None:
     request = bench.request()
     made = running(bench, request)
@@ -30,6 +31,7 @@ def test_a_machine_that_was_made_is_seen_running_in_time_with_its_tags(bench: Be
 
 
 @pytest.mark.requirement("PRV-005")
+@pytest.mark.requirement("TST-016")
 def test_the_same_request_twice_is_one_machine(bench: Bench) -> None:
     request = bench.request()
     made = bench.provider.provision(request)
@@ -93,6 +95,7 @@ def test_a_key_whose_machine_is_gone_makes_no_other(bench: Bench) -> None:
 
 
 @pytest.mark.requirement("PRV-004")
+@pytest.mark.requirement("TST-017", "ACC-055", "INV-063")
 def test_a_machine_of_others_is_neither_found_nor_ended_under_our_name(bench: Bench) -> None:
     theirs = bench.foreign()
     request = bench.request()

@@ -355,6 +355,7 @@ async def test_a_real_agent_comes_up_as_its_class_promises_and_goes_when_it_is_t
     assert not (bench.folder / request.operation_key / "work").exists()
 
 
+@pytest.mark.requirement("PRI-055")
 async def test_a_machine_with_a_token_enrols_by_itself_and_is_admitted(
     sqlite_engine: sa.Engine, tmp_path: Path, bench: LocalBench
 ) -> None:

@@ -269,3 +269,30 @@ def test_grants_are_kept_as_they_were_given(engine: sa.Engine, issued: Issued) -
         found = identities.grant_of(connection, issued.runner_id)
     assert found is not None
     assert codec.encode(found[2]) == codec.encode(GRANT)
+
+
+@pytest.mark.requirement("INV-072")
+@pytest.mark.parametrize("way", ["token", "certificate"])
+def test_by_token_or_by_certificate_only_the_admitted_get_work(
+    engine: sa.Engine, issued: Issued, way: str
+) -> None:
+    """By its token a runner comes in on the host of a standalone system, on either database."""
+    desk = Desk(engine)
+    name = "local" if way == "token" else "runner-1"
+
+    def enter() -> tuple[str, str]:
+        session = desk.register(name) if way == "token" else arrive(engine, issued)
+        beat(engine, session)
+        found = row(engine, name)
+        return found["admission"], found["state"]
+
+    assert enter() == (Admission.VERIFIED, RunnerState.ONLINE)
+    with write(engine) as connection:
+        quarantine.shut_out(connection, name, INTENT, policy=LEASE_POLICY)
+    desk.submit()
+    assert enter() == (Admission.QUARANTINED, RunnerState.UNADMITTED)
+    assert desk.cycle().granted == 0
+    with write(engine) as connection:
+        quarantine.admit(connection, name, INTENT)
+    assert enter() == (Admission.VERIFIED, RunnerState.ONLINE)
+    assert desk.cycle().granted == 1

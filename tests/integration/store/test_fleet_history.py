@@ -101,6 +101,7 @@ def test_windows_are_those_of_the_past_and_those_to_come_as_long_as_they_held(ya
     }
 
 
+@pytest.mark.requirement("PHA-023", "PRI-068")
 def test_an_outlook_is_made_of_what_was_noted(yard: Yard) -> None:
     assert "too short" in fleet_history.outlook(yard.engine, "linux").advice.reason
     first = yard.now - yard.now % BUCKET - 3 * DAY_MS

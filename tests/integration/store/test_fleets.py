@@ -35,6 +35,7 @@ def trail(desk: Desk) -> list[Any]:
 
 
 @pytest.mark.requirement("FLM-001", "FLM-005")
+@pytest.mark.requirement("PRI-045")
 def test_a_document_becomes_a_fleet_with_an_identity_of_its_own(desk: Desk) -> None:
     made = apply(desk, a_fleet_spec())
     assert made.outcome is Outcome.CREATED
@@ -52,6 +53,7 @@ def test_the_same_document_again_changes_nothing_and_is_not_audited(desk: Desk) 
     assert [line["action"] for line in trail(desk)] == ["fleet.create"]
 
 
+@pytest.mark.requirement("PRI-046")
 def test_another_document_is_the_next_version_of_the_same_fleet(desk: Desk) -> None:
     first, second = apply(desk, a_fleet_spec()), apply(desk, LARGER)
     assert (second.outcome, second.version) == (Outcome.CHANGED, 2)

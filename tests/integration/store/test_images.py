@@ -82,6 +82,7 @@ def step(desk: Desk, instance_id: str) -> str:
 
 
 @pytest.mark.requirement("IMG-001", "IMG-002", "IMG-005", "IMG-014")
+@pytest.mark.requirement("ACC-048", "INV-057")
 def test_an_image_is_registered_once_by_its_digest_and_never_changes(desk: Desk) -> None:
     places = {"aws/eu-1": "ami-1"}
     an_image(desk, OLD, references=places)
@@ -102,6 +103,7 @@ def test_an_image_is_registered_once_by_its_digest_and_never_changes(desk: Desk)
 
 
 @pytest.mark.requirement("IMG-013", "IMG-015", "IMG-016")
+@pytest.mark.requirement("ACC-048")
 def test_a_fleet_keeps_the_digest_that_an_alias_had_when_it_was_applied(desk: Desk) -> None:
     an_image(desk, OLD)
     an_image(desk, NEW)
@@ -118,6 +120,7 @@ def test_a_fleet_keeps_the_digest_that_an_alias_had_when_it_was_applied(desk: De
 
 
 @pytest.mark.requirement("IMG-005", "IMG-006")
+@pytest.mark.requirement("INV-057", "GAT-016")
 def test_who_demands_it_takes_only_images_whose_making_is_on_record(desk: Desk) -> None:
     with pytest.raises(Conflict, match="is not registered"):
         apply(desk, with_image(OLD))
@@ -163,6 +166,7 @@ def tick(desk: Desk) -> contracts.FleetTick:
 
 
 @pytest.mark.requirement("IMG-019", "FOP-003", "FOP-004")
+@pytest.mark.requirement("TST-022", "ACC-062", "INV-073")
 def test_nothing_is_made_of_a_compromised_image_and_what_was_to_come_does_not(desk: Desk) -> None:
     an_image(desk, OLD)
     a_fleet_of(desk, OLD, scaling=Scaling(min=2, max=4))
@@ -200,6 +204,7 @@ def test_a_decision_from_before_the_alarm_makes_nothing_after_it(desk: Desk) -> 
 
 
 @pytest.mark.requirement("IMG-020")
+@pytest.mark.requirement("ACC-062", "INV-073")
 def test_machines_of_a_moderately_bad_image_finish_their_work_and_go(desk: Desk) -> None:
     an_image(desk, OLD)
     a_fleet_of(desk, OLD)
@@ -215,6 +220,7 @@ def test_machines_of_a_moderately_bad_image_finish_their_work_and_go(desk: Desk)
 
 
 @pytest.mark.requirement("IMG-020", "FOP-003")
+@pytest.mark.requirement("PHA-024", "INV-073")
 def test_a_critical_image_costs_its_machines_their_work_and_their_certificates(desk: Desk) -> None:
     """S10: what is struck out proves nothing any more."""
     an_image(desk, OLD)

@@ -73,6 +73,7 @@ def canary_with_a_job(desk: Desk) -> None:
 
 
 @pytest.mark.requirement("IMG-007", "IMG-009", "IMG-016")
+@pytest.mark.requirement("INV-058", "PRI-064")
 def test_an_image_comes_by_a_canary_and_is_the_fleets_own_once_nothing_has_another(
     desk: Desk,
 ) -> None:

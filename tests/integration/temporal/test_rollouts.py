@@ -89,6 +89,7 @@ async def say(yard: Yard, workflow_id: str, action: str) -> str:
 
 @pytest.mark.case("FLT-064")
 @pytest.mark.requirement("IMG-008", "IMG-009")
+@pytest.mark.requirement("PRI-064", "PHA-018")
 async def test_a_new_image_replaces_the_old_one_machine_by_machine(any_house: House) -> None:
     async with a_fleet(any_house, rolling()) as (yard, fleet):
         workflow_id = start(yard, fleet)

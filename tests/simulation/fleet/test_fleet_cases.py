@@ -41,6 +41,7 @@ def keeping(count: int, **changed: object) -> Scaling:
 
 
 @pytest.mark.case("FLT-001", "FLT-086")
+@pytest.mark.requirement("TST-015", "TST-016")
 def test_an_error_that_made_a_machine_makes_one(database: Database) -> None:
     scene = Scene(database)
     scene.fake.knobs.creates.append("raises")
@@ -90,6 +91,7 @@ def test_another_document_does_not_stop_a_machine_that_is_on_its_way(database: D
 
 
 @pytest.mark.case("FLT-005", "FLT-070", "FLT-091")
+@pytest.mark.requirement("TST-016")
 def test_two_workers_that_see_the_same_demand_make_one_machine(database: Database) -> None:
     scene = Scene(database, a_spec(scaling=replace(SCALING, max=1)))
     turn, ticks = database.turn, []
@@ -158,6 +160,7 @@ def test_a_class_of_jobs_is_not_futile_because_others_were_quicker(database: Dat
 
 
 @pytest.mark.case("FLT-008", "FLT-035", "FLT-034", "FLT-105")
+@pytest.mark.requirement("PRI-062")
 def test_whatever_listings_say_what_is_known_counts(database: Database) -> None:
     """Tags are edited, pages are shuffled, listings are empty: nothing is made or ended."""
     scene = Scene(database, a_spec(scaling=keeping(3)))
@@ -178,6 +181,7 @@ def test_whatever_listings_say_what_is_known_counts(database: Database) -> None:
 
 
 @pytest.mark.case("FLT-013", "FLT-042", "FLT-051")
+@pytest.mark.requirement("PRI-061", "PHA-017", "TST-013")
 def test_an_end_that_was_accepted_is_asked_for_until_it_has_come(database: Database) -> None:
     """Nor is it asked for while a job runs that came after the decision to drain."""
     scene = Scene(database, a_spec(scaling=keeping(1)))
@@ -216,6 +220,7 @@ def test_a_fleet_that_is_deleted_amid_creates_leaves_nothing(database: Database)
 
 
 @pytest.mark.case("FLT-018", "FLT-024", "FLT-028", "FLT-058", "FLT-100")
+@pytest.mark.requirement("PRI-062", "INV-070")
 def test_a_machine_that_died_by_itself_is_noticed_and_replaced(database: Database) -> None:
     scene = Scene(database, a_spec(scaling=keeping(2, max=2)))
     scene.run_until(lambda: scene.healthy(2))
@@ -260,6 +265,7 @@ def test_what_an_old_worker_hears_late_is_not_written_down(database: Database) -
 
 
 @pytest.mark.case("FLT-036", "FLT-094", "FLT-105")
+@pytest.mark.requirement("TST-017", "ACC-055", "ACC-056", "GAT-019", "INV-063", "INV-064")
 def test_only_an_orphan_that_is_proved_to_be_ours_ends_and_not_at_once(
     database: Database,
 ) -> None:
@@ -283,6 +289,7 @@ def test_only_an_orphan_that_is_proved_to_be_ours_ends_and_not_at_once(
 
 
 @pytest.mark.case("FLT-052", "FLT-055", "FLT-057", "FLT-069", "FLT-078")
+@pytest.mark.requirement("TST-038")
 def test_machines_that_never_become_runners_end_and_are_replaced(database: Database) -> None:
     sorts = [Sort.NEVER_ENROLS, Sort.NEVER_WELL, Sort.NEVER_ENROLS]
     scene = Scene(database, a_spec(scaling=keeping(3, max=3)), sorts=sorts)
@@ -303,6 +310,7 @@ def test_a_fleet_that_is_not_needed_goes_to_zero_and_stays_there(database: Datab
 
 
 @pytest.mark.case("FLT-099")
+@pytest.mark.requirement("TST-039", "GAT-018")
 def test_every_job_of_many_machines_that_are_taken_away_at_once_runs_again(
     database: Database,
 ) -> None:

@@ -17,6 +17,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+@pytest.mark.requirement("TST-039", "GAT-018")
 def test_many_machines_that_are_taken_away_at_once_cost_no_job(database: Database) -> None:
     """F20."""
     told = figures.interruption(database, 6)
@@ -24,6 +25,7 @@ def test_many_machines_that_are_taken_away_at_once_cost_no_job(database: Databas
     assert told["machines made instead"] <= 2 * told["taken away"]
 
 
+@pytest.mark.requirement("TST-036")
 def test_a_provider_that_answers_500_is_hardly_asked_and_nothing_is_lost(
     database: Database,
 ) -> None:
@@ -35,8 +37,11 @@ def test_a_provider_that_answers_500_is_hardly_asked_and_nothing_is_lost(
     assert told["machines ended without need"] == 0
 
 
+@pytest.mark.requirement("TST-040", "TST-026", "GAT-021")
 def test_a_region_that_lists_nothing_loses_nothing(database: Database) -> None:
     """F22."""
     told = figures.outage(database, 6)
     assert told["machines kept"] == told["machines"]
     assert told["ends asked for"] == 0
+    assert told["machines of the other fleet"] > 0
+    assert told["jobs done meanwhile"] == told["jobs"]

@@ -14,6 +14,7 @@ SEEDS, STEPS = 8, 500
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+@pytest.mark.requirement("GAT-015", "GAT-019")
 def test_the_simulation_finds_out_a_product(
     mutant: Callable[[], Any],
     database: Database,

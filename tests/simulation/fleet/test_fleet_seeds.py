@@ -9,6 +9,9 @@ from tests.simulation.fleet.story import simulate
 pytestmark = pytest.mark.integration
 
 
+@pytest.mark.requirement(
+    "PHA-024", "TST-013", "ACC-042", "INV-049", "INV-050", "INV-070", "GAT-015"
+)
 def test_fleets_keep_what_they_promise_in_every_seed(
     database: Database, request: pytest.FixtureRequest, record_property: Note
 ) -> None:

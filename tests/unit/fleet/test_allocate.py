@@ -44,6 +44,7 @@ def dear(**changed: Any) -> FleetView:
 
 
 @pytest.mark.requirement("CST-006", "CST-007")
+@pytest.mark.requirement("PHA-022")
 def test_the_cheapest_of_those_that_could_serves() -> None:
     assert shares(40, dear(), cheap()) == {"cheap": 40}
 
@@ -129,6 +130,7 @@ def test_the_more_urgent_class_is_served_first() -> None:
 
 
 @pytest.mark.requirement("DEM-016", "DEM-025")
+@pytest.mark.requirement("TST-012")
 def test_demand_that_no_fleet_could_serve_is_told_with_every_reason() -> None:
     job = a_job_that_requires(platform=Platform.WINDOWS)
     found = allocate(a_demand(wanting(3, job=job)), [cheap(protected=True), dear()], NOW)

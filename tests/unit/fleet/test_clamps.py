@@ -273,6 +273,7 @@ def names(worlds: list[World]) -> list[str]:
 
 
 @pytest.mark.parametrize("world", STEPS_UP + STEPS_DOWN, ids=names(STEPS_UP + STEPS_DOWN))
+@pytest.mark.requirement("TST-010", "ACC-064")
 def test_a_bound_is_named_and_without_it_the_decision_is_another(world: World) -> None:
     bounded = decided(world)
     with patch.object(world.place, world.name, world.stand_in):

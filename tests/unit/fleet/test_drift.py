@@ -94,6 +94,7 @@ def test_a_full_fleet_makes_room_for_its_canary() -> None:
 
 @pytest.mark.case("FLT-064")
 @pytest.mark.requirement("IMG-008", "IMG-009")
+@pytest.mark.requirement("TST-021")
 def test_machines_are_replaced_a_few_at_a_time_idle_ones_first_busy_ones_too() -> None:
     old: tuple[InstanceView, ...] = (
         *some(2, a_busy, image=OLD),

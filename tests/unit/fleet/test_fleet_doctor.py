@@ -60,6 +60,7 @@ def test_a_healthy_fleet_passes_every_check() -> None:
         ({"spent_today": 5_000_000}, "budget", "warn", "a day"),
     ],
 )
+@pytest.mark.requirement("PRI-071")
 def test_each_check_finds_its_illness_and_no_other(
     changed: dict[str, object], name: str, verdict: str, said: str
 ) -> None:
@@ -70,6 +71,7 @@ def test_each_check_finds_its_illness_and_no_other(
 
 
 @pytest.mark.requirement("DEM-016")
+@pytest.mark.requirement("TST-012")
 def test_jobs_that_no_fleet_serves_are_counted_with_the_reasons() -> None:
     left = Unserved(requirement_class="dem_1", count=4, reasons={"builders": "no such tool"})
     *_, found = doctor.examine((HEALTHY,), (left,))

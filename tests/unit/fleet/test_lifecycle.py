@@ -220,6 +220,7 @@ def test_a_machine_that_works_comes_to_its_end_by_draining_or_because_it_is_lost
 
 @given(FACTS)
 @settings(max_examples=1_000)
+@pytest.mark.requirement("TST-015")
 def test_nothing_is_asked_for_twice_while_the_first_answer_may_still_come(facts: Facts) -> None:
     unknown = replace(facts, state=S.PROVISIONING, operation=Op.UNKNOWN, calls=facts.calls or 1)
     verdict = judge(unknown, PACE, now=NOW)

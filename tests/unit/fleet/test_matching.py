@@ -33,6 +33,7 @@ def why_not(view: FleetView, **wanted: object) -> str:
 
 
 @pytest.mark.requirement("DEM-011", "DEM-012", "DEM-015")
+@pytest.mark.requirement("PRI-047", "INV-047", "TST-011")
 def test_a_promise_is_held_against_every_hard_requirement() -> None:
     python = a_fleet(capacity=a_class(toolchains=(Toolchain(name="python", version="3.12"),)))
     wanted = (ToolchainRequirement(name="python", version=">=3.11"),)
@@ -78,6 +79,7 @@ def test_a_dedicated_fleet_makes_nothing_for_others() -> None:
 
 
 @pytest.mark.requirement("FLM-007", "FOP-028")
+@pytest.mark.requirement("ACC-061", "INV-068")
 def test_a_job_that_must_be_alone_in_a_virtual_machine_gets_no_less() -> None:
     wanted = EquipmentRequirement(isolation=IsolationClass.VM)
     assert serves(a_fleet(capacity=a_class(isolation=FleetIsolation.VM)), equipment=wanted)

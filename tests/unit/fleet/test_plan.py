@@ -51,12 +51,14 @@ def released(decision: FleetDecision) -> dict[str, ScaleDownReason]:
 
 
 @pytest.mark.requirement("PLN-001", "PLN-010", "FLM-011")
+@pytest.mark.requirement("PRI-046", "PRI-048", "PRI-050", "TST-010")
 def test_a_fleet_makes_what_its_jobs_need_and_what_is_kept_warm() -> None:
     decision = decided(a_fleet(scaling=a_scaling(warm=2), instances=some(3, a_busy)), 10)
     assert (decision.needed, decision.wanted, decision.usable) == (6, 8, 3)
     assert len(decision.launch) == 5
 
 
+@pytest.mark.requirement("PHA-021")
 def test_an_idle_machine_is_a_warm_one() -> None:
     view = a_fleet(scaling=a_scaling(warm=2), instances=some(2, an_instance))
     assert (decided(view).launch, decided(view).drain) == ((), ())
@@ -102,6 +104,7 @@ def test_a_machine_that_goes_for_another_reason_is_not_taken_back(
 
 
 @pytest.mark.requirement("RSV-004", "RSV-007", "RSV-008", "RSV-010")
+@pytest.mark.requirement("TST-024", "PRI-065", "PHA-021")
 def test_reservations_are_made_ready_before_they_start_and_add_up() -> None:
     def reserved(name: str, starts_in: int, quantity: int) -> CapacityReservation:
         return CapacityReservation(
@@ -128,6 +131,7 @@ def test_an_override_holds_until_it_expires_and_loses_to_nobody_before() -> None
 
 
 @pytest.mark.requirement("FCT-004", "FCT-006", "CST-013")
+@pytest.mark.requirement("INV-067", "PRI-068")
 def test_a_forecast_may_raise_within_bounds_and_never_lowers() -> None:
     busy = some(5, a_busy)
     assert decided(a_fleet(forecast=2, instances=busy)).wanted == 5
@@ -165,6 +169,7 @@ def test_a_fleet_grows_in_a_burst_and_then_by_the_minute() -> None:
 
 
 @pytest.mark.requirement("PLN-008", "FOP-025")
+@pytest.mark.requirement("PRI-069")
 def test_machines_are_kept_even_over_zones() -> None:
     placement = Placement(spread=Spread.ZONE)
     view = a_fleet(offerings=(CHEAP, DEAR), placement=placement, instances=some(2, a_busy))
@@ -242,6 +247,7 @@ def test_machines_of_a_blocked_image_drain_at_once_and_none_is_made() -> None:
 
 
 @pytest.mark.requirement("FOP-001", "FOP-002")
+@pytest.mark.requirement("INV-073")
 def test_a_frozen_fleet_neither_grows_nor_shrinks_but_lets_go_of_what_is_taken_away() -> None:
     there = (an_instance("idle"), an_instance("sick", is_healthy=False))
     taken = an_instance("taken", interrupted=True)
@@ -271,6 +277,7 @@ def test_a_sick_machine_that_still_works_is_left_to_end() -> None:
 
 
 @pytest.mark.requirement("PLN-014")
+@pytest.mark.requirement("TST-043")
 def test_a_fleet_shrinks_to_the_most_that_was_wanted_lately() -> None:
     down = replace(a_scaling().down, window=5 * MINUTE)
     view = a_fleet(scaling=a_scaling(down=down), instances=some(6, an_instance))

@@ -50,6 +50,7 @@ def test_the_dangerous_permissions_are_the_admins_alone_unless_they_are_given_by
         assert not ROLES[role] & guarded, role
 
 
+@pytest.mark.requirement("GAT-012")
 def test_an_autoscaler_scales_and_neither_submits_nor_manages() -> None:
     assert ROLES[Role.AUTOSCALER] == {
         *(Permission.SCHEDULER_READ, Permission.RUNNER_READ, Permission.FLEET_READ),

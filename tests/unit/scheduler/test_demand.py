@@ -39,6 +39,7 @@ def limited(**quota: object) -> dict[str, SchedulingScope]:
 
 
 @pytest.mark.requirement("DEM-007", "DEM-013", "DEM-014")
+@pytest.mark.requirement("ACC-038")
 def test_demand_is_what_found_no_room() -> None:
     waiting = jobs(10, eligible_at=NOW - MINUTE)
     found = only(demand_of(waiting, a_runner()))
@@ -66,6 +67,7 @@ def test_what_is_lent_once_all_had_their_turn_is_room_however_small_the_batch() 
 
 
 @pytest.mark.requirement("DEM-010")
+@pytest.mark.requirement("ACC-038")
 def test_jobs_are_one_class_if_the_same_machines_would_do() -> None:
     one = a_job(requirement_class="c")
     assert class_of(one) == class_of(replace(one, job_id="job_2", refused_by={"rnr_1": "full"}))
@@ -86,6 +88,7 @@ def test_only_as_many_count_as_their_quota_lets_run() -> None:
     assert (found.count, found.excluded) == (2, 6)
 
 
+@pytest.mark.requirement("TST-025")
 def test_a_quota_that_is_used_up_leaves_no_demand() -> None:
     found = only(demand_of(jobs(3), scopes=limited(jobs=1)))
     assert (found.count, found.excluded) == (0, 3)
@@ -129,6 +132,7 @@ def test_the_most_urgent_class_comes_first_and_then_the_one_that_waits_longest()
 
 @pytest.mark.requirement("DEM-008", "DEM-009")
 @pytest.mark.case("FLT-081")
+@pytest.mark.requirement("INV-048")
 def test_demand_is_a_level_and_its_id_a_digest_of_what_it_says() -> None:
     """Whatever events came, and in whatever order, the same queue is the same demand."""
     waiting = jobs(5)
