@@ -56,7 +56,7 @@ def test_machines_follow_from_what_the_scheduler_has_no_room_for_and_from_nothin
     assert made(0) == 0
 
 
-@pytest.mark.requirement("TST-025", "ACC-057", "INV-060", "PRI-067")
+@pytest.mark.requirement("TST-025", "ACC-057", "INV-060", "PRI-067", "GAT-017")
 def test_no_machine_is_made_for_what_a_quota_holds_back() -> None:
     def made(**quota: int) -> int:
         scope = SchedulingScope(
@@ -186,7 +186,7 @@ def test_scarce_machines_with_gpus_are_made_within_their_bounds_for_those_who_ne
     assert (nothing["gpu"].wanted, len(nothing["plain"].launch)) == (1, 1)
 
 
-@pytest.mark.requirement("ACC-064", "PRI-050", "PRI-051")
+@pytest.mark.requirement("ACC-064", "ACC-040", "INV-049", "PRI-050", "PRI-051")
 def test_how_many_are_kept_for_nobody_is_what_the_document_says() -> None:
     def wanted(**scaling: Any) -> int:
         view = a_fleet(scaling=a_scaling(**scaling))

@@ -135,3 +135,15 @@ def test_nothing_is_wanted_of_a_machine_that_says_nothing() -> None:
     assert serves(a_fleet(), platform=None) == {"cheap"}
     assert match(a_fleet(), wanting(1, resources=Resources())).offerings
     assert Requirements().platform is None
+
+
+@pytest.mark.requirement("PRI-047", "INV-058")
+def test_equal_promises_are_one_class_and_another_image_makes_another() -> None:
+    assert a_class().class_id == a_class().class_id
+    others = (
+        a_class(image="img-3"),
+        a_class(trust=TrustClass.SIGNING_RESTRICTED),
+        a_class(labels={"disk": "fast"}),
+        a_class(resources=amounts(cpu=8_000)),
+    )
+    assert len({it.class_id for it in (a_class(), *others)}) == 5
