@@ -1,7 +1,7 @@
 """Whose say is what: fleets make machines and take them away, the scheduler alone gives work."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import pytest
@@ -29,7 +29,7 @@ HOUR = 3_600_000
 
 
 @contextmanager
-def written(engine: sa.Engine) -> Iterator[set[str]]:
+def written(engine: sa.Engine) -> Generator[set[str]]:
     """Collect the names of all tables that are written to."""
     found: set[str] = set()
 

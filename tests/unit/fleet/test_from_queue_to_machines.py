@@ -58,7 +58,7 @@ def test_machines_follow_from_what_the_scheduler_has_no_room_for_and_from_nothin
 
 @pytest.mark.requirement("TST-025", "ACC-057", "INV-060", "PRI-067", "GAT-017")
 def test_no_machine_is_made_for_what_a_quota_holds_back() -> None:
-    def made(**quota: int) -> int:
+    def made(**quota: Any) -> int:
         scope = SchedulingScope(
             scope_id="tnt_default",
             name="acme",
@@ -151,7 +151,11 @@ def test_where_money_ends_jobs_wait_rather_than_go_where_they_must_not(lacks: st
 @pytest.mark.requirement("ACC-067", "INV-066")
 def test_what_is_near_a_job_neither_keeps_it_waiting_nor_makes_a_machine() -> None:
     """All that it could wish for is on a runner without room; another one is free."""
-    near = {"inputs": (("sha256:a", 10**9),), "closures": ("npm-1",), "home": "rnr_near"}
+    near: dict[str, Any] = {
+        "inputs": (("sha256:a", 10**9),),
+        "closures": ("npm-1",),
+        "home": "rnr_near",
+    }
     held = Holdings(objects={"sha256:a": 10**9}, closures=("npm-1",))
     full = a_runner("near", holdings=held, reserved=amounts(4_000, 12, 100, 4))
     waiting = jobs(6, **near)
