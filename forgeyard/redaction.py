@@ -17,7 +17,7 @@ _NAMES: Final = (
 )
 _WHOLE: Final = (
     # A private key to its end, or what there is of it; line ends may be escaped as in JSON.
-    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:(?:[A-Za-z0-9+/=\s\\:,]|-(?!-))*+"
+    r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY-----(?:(?:[A-Za-z0-9+/=\s\\:,]|-(?!-))*"
     r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----|(?:(?:\\n|\s){0,4}[A-Za-z0-9+/=]{16,})*)",
     # Ours, AWS, Google, GitHub, GitLab, Slack, npm, PyPI, Stripe, Azure, signed tokens.
     r"\bfy[ae]_[A-Za-z0-9_-]{8,}",

@@ -31,7 +31,7 @@ class Server:
         return f"127.0.0.1:{self.port}"
 
     def start(self, *, within_s: float = 30.0) -> None:
-        """Start it and wait until it listens."""
+        """Start it and wait until it serves, which is later than that it listens."""
         binary = Path(sysconfig.get_path("scripts")) / "temporal"
         command = [str(binary), "server", "start-dev", "--headless", "--log-level", "never"]
         command += ["--ip", "127.0.0.1", "--port", str(self.port)]
@@ -42,9 +42,9 @@ class Server:
         quiet = subprocess.DEVNULL
         self.process = subprocess.Popen(command, stdout=quiet, stderr=quiet)
         deadline = time.monotonic() + within_s
-        while not self._listens():
+        while not (self._listens() and self._is_healthy(binary)):
             assert self.process.poll() is None, "the Temporal server ended"
-            assert time.monotonic() < deadline, "the Temporal server does not listen"
+            assert time.monotonic() < deadline, "the Temporal server does not serve"
             time.sleep(0.02)
 
     def kill(self) -> None:
@@ -57,3 +57,7 @@ class Server:
     def _listens(self) -> bool:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def _is_healthy(self, binary: Path) -> bool:
+        ask = [str(binary), "operator", "cluster", "health", "--address", self.address]
+        return subprocess.run(ask, capture_output=True, timeout=30, check=False).returncode == 0

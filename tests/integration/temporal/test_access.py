@@ -200,7 +200,11 @@ async def test_an_open_authoriser_is_found_by_walking_through_it(
     )
     shown = with_certificate(mutual, pki, pki.shown_by_a_client(tmp_path))
     for guarded in (with_key, shown):
-        (too_wide,) = await production.open_doors(guarded)
+        for _ in range(5):
+            # On a machine that does much else, nobody may answer in time.
+            if found := await production.open_doors(guarded):
+                break
+        (too_wide,) = found
         assert "this process" in too_wide
     secret_file(tmp_path, "another")
     assert await production.open_doors(with_key) == ()
