@@ -19,11 +19,13 @@ from forgeyard.fleet.ports import (
     Interruption,
     Listing,
     Machine,
+    Price,
     ProvisionRequest,
+    Sku,
     Sought,
 )
 from forgeyard.model.fleet import Offering
-from providers import aws_errors, ec2
+from providers import aws_errors, aws_prices, ec2
 from providers.aws_sdk import AwsSettings, Client, Sdk
 
 MOST_PAGES: Final = 500
@@ -128,6 +130,10 @@ class AwsProvider:
         looks = [(f"region {one}", partial(self._looked, one)) for one in self._settings.regions]
         looks += [(f"offering {one.name}", partial(self._rehearsed, one)) for one in offerings]
         return tuple(_tried(name, look) for name, look in looks)
+
+    def price(self, sku: Sku, *, now: int) -> Price:
+        """Ask for the present price of a kind of machine."""
+        return aws_prices.price(self._sdk, sku, sku.region or self._settings.regions[0], now=now)
 
     # Within
 

@@ -64,6 +64,14 @@ class Client(Protocol):
         """Look at networks."""
         ...
 
+    def describe_spot_price_history(self, **arguments: object) -> object:
+        """Look at the spot market."""
+        ...
+
+    def get_products(self, **arguments: object) -> object:
+        """Look at the price list."""
+        ...
+
     def receive_message(self, **arguments: object) -> Mapping[str, object]:
         """Fetch messages."""
         ...
