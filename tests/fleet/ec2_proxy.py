@@ -38,6 +38,8 @@ class Proxy:
     """Instance types of which none is left."""
     broken: list[tuple[str, int, str]] = field(default_factory=list)
     """The same, but after it has happened."""
+    told: dict[str, str] = field(default_factory=dict)
+    """What is answered to actions in moto's stead, as it stands here."""
     hidden_s: float = 0.0
     """How long new machines are not seen."""
     persistent: bool = False
@@ -83,6 +85,10 @@ class Proxy:
     def _done(
         self, action: str, call: dict[str, str], path: str, headers: Mapping[str, str], body: bytes
     ) -> Answer:
+        if action in self.told:
+            text = self.told[action]
+            kind = "application/x-amz-json-1.1" if text.startswith("{") else "text/xml"
+            return 200, {"Content-Type": kind}, text.encode()
         if action == "RunInstances" and "ClientToken" in call:
             return self._run(call, path, headers, body)
         if action == "CancelSpotInstanceRequests":
