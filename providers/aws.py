@@ -41,6 +41,7 @@ class AwsProvider:
             raise InvalidSpec("no region", field="regions", allowed="at least one")
         self._settings = settings
         self._sdk = Sdk(settings)
+        self._disks_of: dict[tuple[str, str], tuple[ec2.Disk, ...]] = {}
 
     @property
     def kind(self) -> str:
@@ -56,7 +57,7 @@ class AwsProvider:
             ForgeyardError: it was not made, for the reason of the code.
         """
         region = self._region(request.offering)
-        arguments = ec2.launch(request)
+        arguments = ec2.launch(request, self._disks(region, ec2.image_for(request)))
         with self._sdk.asking("RunInstances", writes=True):
             answer = self._ec2(region).run_instances(**arguments)
         return ec2.made(answer).machine(region)
@@ -142,6 +143,17 @@ class AwsProvider:
 
     def _queue(self) -> Client:
         return self._sdk.client("sqs", self._settings.regions[0])
+
+    def _disks(self, region: str, image: str) -> tuple[ec2.Disk, ...]:
+        """List the disks of an image, which never change; those of a template are its own."""
+        if not image:
+            return ()
+        known = self._disks_of.get((region, image))
+        if known is None:
+            with self._sdk.asking("DescribeImages"):
+                answer = self._ec2(region).describe_images(ImageIds=[image])
+            known = self._disks_of[region, image] = ec2.disks(answer)
+        return known
 
     def _region(self, offering: Offering) -> str:
         """Tell where an offering's machines are.

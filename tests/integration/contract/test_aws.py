@@ -105,6 +105,57 @@ def test_a_machine_starts_with_its_token_and_is_tagged_to_the_last_disk(aws: Aws
     assert {"Key": "forgeyard:installation", "Value": OURS} in volume["Tags"]
 
 
+# What is made with a machine
+
+
+def left_over(aws: AwsBench) -> list[str]:
+    """Name every disk and network interface there is, by moto's own word."""
+    disks = [one["VolumeId"] for one in aws.direct.describe_volumes()["Volumes"]]
+    cards = aws.direct.describe_network_interfaces()["NetworkInterfaces"]
+    return [*disks, *(one["NetworkInterfaceId"] for one in cards)]
+
+
+@pytest.mark.case("FLT-009")
+def test_disk_and_interface_are_made_with_their_machine_and_go_with_it(aws: AwsBench) -> None:
+    """The image says that its disk stays; nothing is made in a call of its own."""
+    aws.proxy.refused.append(("RunInstances", 500, "InternalError"))
+    with pytest.raises(Ambiguous):
+        aws.provider.provision(aws.request())
+    assert left_over(aws) == []
+    before = len(aws.proxy.calls)
+    subnet = aws.direct.describe_subnets()["Subnets"][0]["SubnetId"]
+    settings = {"ami": aws.ami, "subnet": subnet}
+    request = aws.request(offering=Offering(name="o", machine="m5.large", settings=settings))
+    made = running(aws, request)
+    writes = {call["Action"] for call in aws.proxy.calls[before:]} - {"DescribeInstances"}
+    assert writes == {"RunInstances"}
+    call = aws.proxy.called("RunInstances")[-1]
+    assert call["BlockDeviceMapping.1.Ebs.DeleteOnTermination"] == "true"
+    assert call["NetworkInterface.1.DeleteOnTermination"] == "true"
+    (machine,) = aws.direct.describe_instances(InstanceIds=[made.ref])["Reservations"][0][
+        "Instances"
+    ]
+    held = [one["Ebs"]["DeleteOnTermination"] for one in machine["BlockDeviceMappings"]]
+    held += [one["Attachment"]["DeleteOnTermination"] for one in machine["NetworkInterfaces"]]
+    assert held == [True, True]
+    assert len(left_over(aws)) == 2
+    aws.provider.terminate(sought(request, made.ref))
+    aws.until(lambda: state_of(aws, request) in GONE)
+    assert left_over(aws) == []
+
+
+@pytest.mark.case("FLT-010")
+def test_machines_that_a_quota_forbids_leave_nothing_behind(aws: AwsBench) -> None:
+    for number in range(50):
+        aws.proxy.refused.append(("RunInstances", 400, "VcpuLimitExceeded"))
+        with pytest.raises(ProviderQuotaExceeded):
+            aws.provider.provision(aws.request(f"cin_{number}"))
+    assert {call["Action"] for call in aws.proxy.calls} == {"DescribeImages", "RunInstances"}
+    assert len(aws.proxy.called("DescribeImages")) == 1, "an image never changes"
+    assert left_over(aws) == []
+    assert aws.existing() == []
+
+
 # Spot
 
 

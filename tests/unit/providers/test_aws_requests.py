@@ -109,8 +109,15 @@ def test_a_request_says_everything_of_its_offering_and_its_key() -> None:
     assert asked["ImageId"] == "ami-1"
     assert asked["InstanceType"] == "c5.large"
     assert asked["Placement"] == {"AvailabilityZone": "us-east-1a"}
-    assert asked["SubnetId"] == "subnet-1"
-    assert asked["SecurityGroupIds"] == ["sg-1", "sg-2"]
+    assert asked["NetworkInterfaces"] == [
+        {
+            "DeviceIndex": 0,
+            "SubnetId": "subnet-1",
+            "DeleteOnTermination": True,
+            "Groups": ["sg-1", "sg-2"],
+        }
+    ]
+    assert not {"SubnetId", "SecurityGroupIds"} & set(asked), "EC2 takes them in one place only"
     assert asked["IamInstanceProfile"] == {"Name": "runner"}
     assert asked["InstanceMarketOptions"] == {
         "MarketType": "spot",
@@ -121,6 +128,9 @@ def test_a_request_says_everything_of_its_offering_and_its_key() -> None:
         },
     }
     assert "KeyName" not in asked
+    anywhere = replace(offering, settings={"ami": "ami-1", "security_groups": "sg-1"})
+    asked = ec2.launch(a_wish(offering=anywhere))
+    assert asked["SecurityGroupIds"] == ["sg-1"]
     assert "NetworkInterfaces" not in asked
 
 
@@ -131,6 +141,8 @@ def test_a_template_or_the_image_of_the_class_serves_as_well() -> None:
     assert "ImageId" not in asked
     of_class = CapacityClass(image="ami-9")
     assert ec2.launch(a_wish(offering=Offering(name="o"), capacity=of_class))["ImageId"] == "ami-9"
+    on_record = ec2.launch(a_wish(image="ami-7", capacity=of_class))
+    assert on_record["ImageId"] == "ami-7", "a rollout gives new machines another image"
     with pytest.raises(InvalidSpec, match="neither an image"):
         ec2.launch(a_wish(offering=Offering(name="o")))
 
