@@ -11,6 +11,7 @@ from typing import Final
 
 from forgeyard.errors import ForgeyardError, InvalidSpec, NotFound, Unavailable
 from forgeyard.fleet.ports import (
+    IDENTITY,
     TAG_INSTALLATION,
     TAG_INSTANCE,
     TAG_OPERATION,
@@ -128,7 +129,8 @@ class AwsProvider:
 
     def check(self, offerings: tuple[Offering, ...]) -> tuple[Check, ...]:
         """Try credentials, and for each offering a dry run, its image and its subnet."""
-        looks = [(f"region {one}", partial(self._looked, one)) for one in self._settings.regions]
+        looks: list[tuple[str, Callable[[], str]]] = [(IDENTITY, self._named)]
+        looks += [(f"region {one}", partial(self._looked, one)) for one in self._settings.regions]
         looks += [(f"offering {one.name}", partial(self._rehearsed, one)) for one in offerings]
         return tuple(_tried(name, look) for name, look in looks)
 
@@ -203,6 +205,13 @@ class AwsProvider:
                 return
             more = {"NextToken": token}
         raise Unavailable(f"DescribeInstances: more than {MOST_PAGES} pages in {region}")
+
+    def _named(self) -> str:
+        """Say as whom we are let in, and by which key if it is one that lasts."""
+        with self._sdk.asking("GetCallerIdentity"):
+            answer = self._sdk.client("sts", self._settings.regions[0]).get_caller_identity()
+        key = self._sdk.lasting_key()
+        return ec2.caller(answer) + (f", by a lasting key that ends in {key[-4:]}" if key else "")
 
     def _looked(self, region: str) -> str:
         with self._sdk.asking("DescribeInstances"):

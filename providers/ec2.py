@@ -112,6 +112,10 @@ class _Page(_Answer, frozen=True):
     next_token: str = ""
 
 
+class _Caller(_Answer, frozen=True):
+    arn: Text
+
+
 class _Ebs(_Answer, frozen=True):
     delete_on_termination: bool = False
     volume_size: int | None = None
@@ -193,6 +197,19 @@ def page(answer: object) -> tuple[tuple[object, ...], str]:
     except ValidationError as error:
         raise _unreadable("a page of machines", error) from error
     return tuple(one for found in read.reservations for one in found.instances), read.next_token
+
+
+def caller(answer: object) -> str:
+    """Read who we are: a user, or a role without the name of this one session of it.
+
+    Raises:
+        Unavailable: that cannot be read.
+    """
+    try:
+        arn = _Caller.model_validate(answer).arn
+    except ValidationError as error:
+        raise _unreadable("who is asking", error) from error
+    return "/".join(arn.split("/")[:2]) if ":assumed-role/" in arn else arn
 
 
 def disks(answer: object) -> tuple[Disk, ...]:

@@ -164,6 +164,10 @@ class Price:
     """Why it is not known."""
 
 
+IDENTITY: Final = "identity"
+"""Names the check whose text says as whom we are let in; never a secret."""
+
+
 class CheckLevel(StrEnum):
     """How one thing is that a doctor looks at."""
 

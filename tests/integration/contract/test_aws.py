@@ -277,6 +277,7 @@ def test_the_doctor_tries_everything_and_makes_nothing(aws: AwsBench) -> None:
     wrong = replace(good, name="wrong", settings={"ami": aws.ami, "kye": "x"})
     checks = aws.provider.check((good, no_image, no_subnet, wrong))
     assert {check.name: check.level for check in checks} == {
+        "identity": CheckLevel.OK,
         "region us-east-1": CheckLevel.OK,
         "offering good": CheckLevel.OK,
         "offering no-image": CheckLevel.FAILED,

@@ -87,18 +87,11 @@ def test_a_machine_that_may_come_to_be_in_any_zone_costs_what_the_dearest_asks_n
 def test_the_price_of_a_machine_on_demand_is_what_the_list_says_for_its_system(
     aws: AwsBench,
 ) -> None:
-    asked: list[dict[str, object]] = []
-    answer = aws.proxy.answer
-
-    def recorded(path: str, headers: dict[str, str], body: bytes) -> object:
-        asked.append(json.loads(body))
-        return answer(path, headers, body)
-
     aws.proxy.told[LISTED] = listed(product("0.0960000000", "0.0000000000"))
-    with patch.object(aws.proxy, "answer", recorded):
-        told = aws.provider.price(replace(STABLE, platform=Platform.WINDOWS), now=NOW)
+    told = aws.provider.price(replace(STABLE, platform=Platform.WINDOWS), now=NOW)
     assert (told.cost, told.currency) == (96_000, "USD")
-    filters = {one["Field"]: one["Value"] for one in asked[0]["Filters"]}
+    (call,) = aws.proxy.called(LISTED)
+    filters = {one["Field"]: one["Value"] for one in json.loads(call["Json"])["Filters"]}
     assert filters["operatingSystem"] == "Windows"
     assert (filters["instanceType"], filters["regionCode"]) == ("m5.large", "us-east-1")
     assert filters["tenancy"] == "Shared"
