@@ -173,6 +173,18 @@ def test_an_error_of_a_create_is_told_by_its_code(
     assert type(aws_errors.ours(aws_errors.read(answer), what="x", writes=True)) is error
 
 
+@pytest.mark.case("FLT-080")
+@pytest.mark.parametrize("headers", [None, "x", {"retry-after": ["7"]}, {"retry-after": None}])
+def test_a_code_stays_what_it_is_whatever_else_of_the_answer_cannot_be_read(
+    headers: object,
+) -> None:
+    meta = {"HTTPStatusCode": "?", "HTTPHeaders": headers}
+    answer = {"Error": {"Code": "VcpuLimitExceeded"}, "ResponseMetadata": meta}
+    error = aws_errors.ours(aws_errors.read(answer), what="x", writes=True)
+    assert type(error) is ProviderQuotaExceeded
+    assert type(aws_errors.ours(aws_errors.read("?"), what="x", writes=True)) is Ambiguous
+
+
 def test_a_server_fault_on_looking_changed_nothing() -> None:
     answer = {"Error": {"Code": "InternalError"}, "ResponseMetadata": {"HTTPStatusCode": 500}}
     assert type(aws_errors.ours(aws_errors.read(answer), what="x", writes=False)) is Unavailable
