@@ -159,6 +159,7 @@ def test_machines_that_a_quota_forbids_leave_nothing_behind(aws: AwsBench) -> No
 # Spot
 
 
+@pytest.mark.requirement("PRI-060")
 @pytest.mark.case("FLT-020")
 def test_the_request_of_a_spot_machine_ends_with_it_and_makes_no_other(aws: AwsBench) -> None:
     aws.proxy.persistent = True
@@ -237,6 +238,7 @@ def queue(aws: AwsBench) -> Queue:
     return Queue(aws)
 
 
+@pytest.mark.requirement("PRI-060")
 def test_warnings_are_told_until_they_are_acknowledged(queue: Queue) -> None:
     warning = {"instance-id": "i-1", "instance-action": "terminate"}
     queue.tell("EC2 Spot Instance Interruption Warning", **warning)

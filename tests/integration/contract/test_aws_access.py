@@ -6,19 +6,34 @@ import re
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 from pydantic import ValidationError
 
 from forgeyard.errors import Denied, ForgeyardError
+from forgeyard.fleet.doctor import examine
 from forgeyard.fleet.ports import TAG_INSTALLATION, CheckLevel, Sku
 from forgeyard.machine_settings import ProviderConfig
 from forgeyard.model.capability import Platform
 from forgeyard.model.fleet import Market, Offering
+from forgeyard.store import (
+    breakers,
+    fleet_symptoms,
+    fleet_views,
+    fleets,
+    prices,
+    provider_checks,
+)
+from forgeyard.store.engine import read
+from forgeyard.store.shares import Intent
 from providers.aws import AwsProvider
 from providers.aws_sdk import AwsSettings, Client
+from tests.builders import RNG, a_fleet_spec
 from tests.fleet.requests import OURS, sought
 from tests.integration.contract.benches import AwsBench, client, running, settings_for
+from tests.leasing import Desk
 
 pytestmark = pytest.mark.integration
+ME = Intent(actor="ann", channel="test", reason="a test")
 POLICY = Path(__file__).parents[3] / "deploy" / "aws" / "policy.json"
 SERVICES = ("ec2", "sqs", "pricing", "sts")
 IMPLIED = {"ec2:CreateTags"}
@@ -193,7 +208,7 @@ def test_a_workload_with_an_identity_of_its_own_needs_no_lasting_key(
     assert who.text == "arn:aws:sts::123456789012:assumed-role/forgeyard"
 
 
-@pytest.mark.requirement("BOO-017", "ALR-013")
+@pytest.mark.requirement("BOO-017")
 def test_each_provider_is_a_principal_of_its_own_and_says_which(
     aws: AwsBench, nobody: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -217,7 +232,7 @@ def test_each_provider_is_a_principal_of_its_own_and_says_which(
 
 @pytest.mark.requirement("API-020")
 def test_what_amazon_says_about_our_credentials_goes_no_further_than_its_code(
-    aws: AwsBench,
+    aws: AwsBench, sqlite_engine: sa.Engine
 ) -> None:
     """Its prose may name keys; checks, prices and errors are what people are shown later."""
     prose = "The key AKIAIOSFODNN7EXAMPLE with secret wJalrXUtnFEMI is not valid"
@@ -230,11 +245,23 @@ def test_what_amazon_says_about_our_credentials_goes_no_further_than_its_code(
     sku = Sku(
         platform=Platform.LINUX, machine="m5.large", region="", zone="", market=Market.PREEMPTIBLE
     )
-    shown += [str(provider.check((Offering(name="o", machine="m5.large"),)))]
-    shown += [str(provider.price(sku, now=1_796_040_000_000))]
+    offering = Offering(name="o", machine="m5.large", market=Market.PREEMPTIBLE)
+    checks, price = provider.check((offering,)), provider.price(sku, now=1_796_040_000_000)
+    shown += [str(checks), str(price)]
     with pytest.raises(ForgeyardError) as caught:
         provider.provision(aws.request())
     shown += [str(caught.value), caught.value.message, str(caught.value.value)]
-    assert "AuthFailure" in shown[1]
+    desk = Desk(sqlite_engine)
+    spec = a_fleet_spec(provider="aws", offerings=(offering,))
+    fleet = desk.change(fleets.apply, spec, ME, expected_version=None, rng=RNG)
+    desk.change(provider_checks.keep, "aws", checks, now=1)
+    desk.change(prices.keep, "aws", (price,), now=1)
+    desk.change(breakers.failed, "aws", fleet.fleet_id, "o", caught.value, now=2**50)
+    with read(sqlite_engine) as connection:
+        found = examine(fleet_symptoms.read_symptoms(connection, "builders"))
+        stands = fleet_views.standing(connection, "builders")
+    shown += [str(found), str(stands)]
+    for text in (shown[1], shown[2], shown[-2], shown[-1]):
+        assert "AuthFailure" in text, "people are told what is wrong"
     assert not [text for text in shown[1:] if "wJalrXUtnFEMI" in text or "AKIAIOSFODNN7" in text]
     assert "wJalrXUtnFEMI" not in shown[0]

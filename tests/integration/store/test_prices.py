@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 
+from activities import contracts
+from activities.fleets import FleetActivities, Rhythm
 from forgeyard.fleet.ports import Price, Sku, sku_of
-from forgeyard.model.fleet import FleetSpec, Guardrail, Offering
+from forgeyard.model.fleet import FleetSpec, Guardrail, Offering, Scaling
 from forgeyard.model.policy import SchedulingPolicy
-from forgeyard.store import fleet_reading, fleets, prices
+from forgeyard.store import fleet_reading, fleets, prices, tables
 from forgeyard.store.engine import database_now, read
 from forgeyard.store.prices import DOCUMENT, EVERY_MS, FRESH_MS, OfferingPrice
 from forgeyard.store.shares import Intent
@@ -119,3 +121,23 @@ def test_a_plan_reckons_with_the_price_and_the_document_stays_as_it_is(desk: Des
         (view,) = fleet_reading.read(connection, PARTITION, SchedulingPolicy()).fleets
     assert view.priced.offerings == (replace(LARGE, cost=70_000),)
     assert view.spec == SPEC
+
+
+@pytest.mark.requirement("CST-012")
+def test_who_may_change_a_fleet_lifts_its_ceiling_at_once_and_is_on_record(desk: Desk) -> None:
+    """In an emergency money gives way to a person with a reason, and to nobody else."""
+    enough = Guardrail(hourly=LARGE.cost)
+    poor = replace(SPEC, scaling=Scaling(min=2, max=2), guardrail=enough)
+    fleet = contracts.Fleet(fleet_id=apply(desk, poor), partition=PARTITION)
+    deciding = FleetActivities(desk.engine, desk.policy, {}, Rhythm(), rng=RNG)
+    assert [deciding.tick_fleet(fleet).launched for _ in range(2)] == [1, 0]
+    lifted = replace(poor, guardrail=Guardrail(hourly=2 * LARGE.cost))
+    urgent = Intent(actor="ann", channel="cli", reason="a hole in the image of yesterday")
+    desk.change(fleets.apply, lifted, urgent, expected_version=1, rng=RNG)
+    assert deciding.tick_fleet(fleet).launched == 1
+    audit = tables.audit
+    query = sa.select(audit.c.actor, audit.c.detail).where(audit.c.action == "fleet.set")
+    with read(desk.engine) as connection:
+        ((actor, detail),) = connection.execute(query)
+    assert actor == "ann"
+    assert urgent.reason in detail
