@@ -35,7 +35,7 @@ class OfferingPrice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Said:
+class Said:
     """What is kept of a provider's answers about one offering."""
 
     answers: tuple[Price, ...] = ()
@@ -57,17 +57,17 @@ class Prices:
     """What is kept of providers' answers about the offerings of some fleets."""
 
     def __init__(self, connection: sa.Connection, fleet_ids: Iterable[str]) -> None:
-        self._said: dict[tuple[str, str, str], _Said] = {}
+        self._said: dict[tuple[str, str, str], Said] = {}
         for row in connection.execute(_ROWS, {"ids": list(fleet_ids)}):
             answers = codec.decode(tuple[Price, ...], row.checks)
             where = (row.provider, row.fleet_id, row.offering)
-            self._said[where] = _Said(answers=answers, asked_at=row.checked_at)
+            self._said[where] = Said(answers=answers, asked_at=row.checked_at)
 
-    def of(self, fleet_id: str, spec: FleetSpec, offering: Offering) -> _Said:
+    def of(self, fleet_id: str, spec: FleetSpec, offering: Offering) -> Said:
         """Find the answers about an offering as it is now, not as it was before a change."""
-        said = self._said.get((spec.provider, fleet_id, offering.name), _Said())
+        said = self._said.get((spec.provider, fleet_id, offering.name), Said())
         sku = sku_of(spec, offering)
-        return said if all(it.sku == sku for it in said.answers) else _Said()
+        return said if all(it.sku == sku for it in said.answers) else Said()
 
     def told(self, fleet_id: str, spec: FleetSpec, *, now: int) -> tuple[OfferingPrice, ...]:
         """Say what every offering is reckoned with, and why its provider's word does not count."""
@@ -116,7 +116,7 @@ def _served(connection: sa.Connection, provider: str) -> Mapping[str, FleetSpec]
     return {fleet_id: codec.decode(FleetSpec, text) for fleet_id, text in connection.execute(query)}
 
 
-def _told(spec: FleetSpec, offering: Offering, said: _Said, now: int) -> OfferingPrice:
+def _told(spec: FleetSpec, offering: Offering, said: Said, now: int) -> OfferingPrice:
     known, mine = said.known, spec.guardrail.currency
     remarks = [said.failure] if said.failure else []
     if known is not None and known.cost is not None:
