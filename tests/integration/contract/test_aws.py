@@ -183,8 +183,10 @@ def test_machines_are_listed_in_all_regions_and_one_that_fails_makes_it_incomple
     regions = ("us-east-1", "eu-west-1")
     provider = AwsProvider(settings_for(aws.proxy.url, regions=regions))
     for number, region in enumerate(regions):
-        request = aws.request(f"cin_{number}")
-        provider.provision(replace(request, offering=replace(request.offering, region=region)))
+        there: Any = client(aws.proxy.upstream, "ec2", region)
+        settings = {"ami": there.register_image(Name="far")["ImageId"]}
+        offering = Offering(name="o", machine="m5.large", region=region, settings=settings)
+        provider.provision(aws.request(f"cin_{number}", offering=offering))
     aws.until(lambda: len(provider.list_machines(OURS).machines) == 2)
     assert {one.region for one in provider.list_machines(OURS).machines} == set(regions)
     aws.proxy.refused.append(("DescribeInstances", 503, "Unavailable"))
