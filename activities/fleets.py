@@ -17,7 +17,7 @@ from forgeyard import telemetry, tracing
 from forgeyard.errors import Conflict, ForgeyardError, InvalidRequest
 from forgeyard.fleet.allocate import allocate
 from forgeyard.fleet.plan import decide
-from forgeyard.fleet.ports import FleetProvider, Listing
+from forgeyard.fleet.ports import FleetProvider, Listing, PricedProvider
 from forgeyard.fleet.telling import told
 from forgeyard.fleet.view import FleetView
 from forgeyard.model.fleet import FleetState
@@ -31,6 +31,7 @@ from forgeyard.store import (
     lineage,
     machines,
     policies,
+    prices,
     provider_checks,
     rollouts,
     sightings,
@@ -182,6 +183,7 @@ class FleetActivities:
             return contracts.Observed(skipped="another worker looked, or none of ours can")
         with tracing.span("fleet.reconcile", provider=name):
             self._check(name, found.provider)
+            self._price(name, found.provider)
             interrupted = self._hear(name, found.provider)
             activity.heartbeat("listing")
             listing = found.provider.list_machines(installation)
@@ -198,6 +200,19 @@ class FleetActivities:
         found = provider.check(offerings)
         with write(self._engine) as connection:
             provider_checks.keep(connection, name, found, now=database_now(connection))
+
+    def _price(self, name: str, provider: FleetProvider) -> None:
+        """Ask now and then what machines cost, and write down each answer as it comes."""
+        if not isinstance(provider, PricedProvider):
+            return
+        with read(self._engine) as connection:
+            now = database_now(connection)
+            due = prices.due(connection, name, now=now)
+        for sku in due:
+            activity.heartbeat("prices")
+            answer = provider.price(sku, now=now)
+            with write(self._engine) as connection:
+                prices.keep(connection, name, (answer,), now=database_now(connection))
 
     def _hear(self, name: str, provider: FleetProvider) -> int:
         """Write down what was announced, then let the provider forget it."""

@@ -297,6 +297,7 @@ def grant_of(spec: FleetSpec, capacity: CapacityClass) -> Grant:
             architecture=capacity.architecture,
             cpu=capacity.resources.cpu,
             memory=capacity.resources.memory,
+            gpus=capacity.equipment.gpus or (),
         ),
     )
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from forgeyard.errors import ForgeyardError, InvalidSpec, NotFound, Unavailable
 from forgeyard.fleet.ports import (
+    IDENTITY,
     TAG_INSTALLATION,
     TAG_INSTANCE,
     TAG_OPERATION,
@@ -19,11 +20,13 @@ from forgeyard.fleet.ports import (
     Interruption,
     Listing,
     Machine,
+    Price,
     ProvisionRequest,
+    Sku,
     Sought,
 )
 from forgeyard.model.fleet import Offering
-from providers import aws_errors, ec2
+from providers import aws_errors, aws_prices, ec2
 from providers.aws_sdk import AwsSettings, Client, Sdk
 
 MOST_PAGES: Final = 500
@@ -39,6 +42,7 @@ class AwsProvider:
             raise InvalidSpec("no region", field="regions", allowed="at least one")
         self._settings = settings
         self._sdk = Sdk(settings)
+        self._disks_of: dict[tuple[str, str], tuple[ec2.Disk, ...]] = {}
 
     @property
     def kind(self) -> str:
@@ -54,7 +58,7 @@ class AwsProvider:
             ForgeyardError: it was not made, for the reason of the code.
         """
         region = self._region(request.offering)
-        arguments = ec2.launch(request)
+        arguments = ec2.launch(request, self._disks(region, ec2.image_for(request)))
         with self._sdk.asking("RunInstances", writes=True):
             answer = self._ec2(region).run_instances(**arguments)
         return ec2.made(answer).machine(region)
@@ -125,9 +129,14 @@ class AwsProvider:
 
     def check(self, offerings: tuple[Offering, ...]) -> tuple[Check, ...]:
         """Try credentials, and for each offering a dry run, its image and its subnet."""
-        looks = [(f"region {one}", partial(self._looked, one)) for one in self._settings.regions]
+        looks: list[tuple[str, Callable[[], str]]] = [(IDENTITY, self._named)]
+        looks += [(f"region {one}", partial(self._looked, one)) for one in self._settings.regions]
         looks += [(f"offering {one.name}", partial(self._rehearsed, one)) for one in offerings]
         return tuple(_tried(name, look) for name, look in looks)
+
+    def price(self, sku: Sku, *, now: int) -> Price:
+        """Ask for the present price of a kind of machine."""
+        return aws_prices.price(self._sdk, sku, sku.region or self._settings.regions[0], now=now)
 
     # Within
 
@@ -136,6 +145,17 @@ class AwsProvider:
 
     def _queue(self) -> Client:
         return self._sdk.client("sqs", self._settings.regions[0])
+
+    def _disks(self, region: str, image: str) -> tuple[ec2.Disk, ...]:
+        """List the disks of an image, which never change; those of a template are its own."""
+        if not image:
+            return ()
+        known = self._disks_of.get((region, image))
+        if known is None:
+            with self._sdk.asking("DescribeImages"):
+                answer = self._ec2(region).describe_images(ImageIds=[image])
+            known = self._disks_of[region, image] = ec2.disks(answer)
+        return known
 
     def _region(self, offering: Offering) -> str:
         """Tell where an offering's machines are.
@@ -185,6 +205,13 @@ class AwsProvider:
                 return
             more = {"NextToken": token}
         raise Unavailable(f"DescribeInstances: more than {MOST_PAGES} pages in {region}")
+
+    def _named(self) -> str:
+        """Say as whom we are let in, and by which key if it is one that lasts."""
+        with self._sdk.asking("GetCallerIdentity"):
+            answer = self._sdk.client("sts", self._settings.regions[0]).get_caller_identity()
+        key = self._sdk.lasting_key()
+        return ec2.caller(answer) + (f", by a lasting key that ends in {key[-4:]}" if key else "")
 
     def _looked(self, region: str) -> str:
         with self._sdk.asking("DescribeInstances"):

@@ -72,6 +72,10 @@ class _Meta(BaseModel, frozen=True):
     headers: dict[str, str] = Field(default={}, alias="HTTPHeaders")
 
 
+class _Coded(BaseModel, frozen=True):
+    error: _Said = Field(default=_Said(), alias="Error")
+
+
 class Refusal(BaseModel, frozen=True):
     """An error as EC2 or SQS answered it."""
 
@@ -90,11 +94,13 @@ class Refusal(BaseModel, frozen=True):
 
 
 def read(response: object) -> Refusal:
-    """Read an error's answer; what cannot be read has no code."""
-    try:
-        return Refusal.model_validate(response)
-    except ValidationError:
-        return Refusal()
+    """Read an error's answer; a code stays one whatever came with it (FLT-080)."""
+    for kind in (Refusal, _Coded):
+        try:
+            return Refusal.model_validate(kind.model_validate(response).model_dump(by_alias=True))
+        except ValidationError:
+            continue
+    return Refusal()
 
 
 def ours(refusal: Refusal, *, what: str, writes: bool) -> ForgeyardError:

@@ -64,6 +64,18 @@ class Client(Protocol):
         """Look at networks."""
         ...
 
+    def describe_spot_price_history(self, **arguments: object) -> object:
+        """Look at the spot market."""
+        ...
+
+    def get_products(self, **arguments: object) -> object:
+        """Look at the price list."""
+        ...
+
+    def get_caller_identity(self, **arguments: object) -> object:
+        """Ask who we are."""
+        ...
+
     def receive_message(self, **arguments: object) -> Mapping[str, object]:
         """Fetch messages."""
         ...
@@ -108,6 +120,12 @@ class Sdk:
             if found is None:
                 found = self._clients[service, region] = self._made(service, region)
             return found
+
+    def lasting_key(self) -> str:
+        """Name the key that requests are signed with, unless it is one that soon ends by itself."""
+        found = self._session.get_credentials()
+        frozen = None if found is None else found.get_frozen_credentials()
+        return "" if frozen is None or frozen.token else str(frozen.access_key or "")
 
     def _made(self, service: str, region: str) -> Client:
         made: Client = self._session.client(

@@ -1,7 +1,7 @@
 """What Amazon says and is told, as plain data: answers read, requests written, nothing sent."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Final
 
@@ -112,6 +112,41 @@ class _Page(_Answer, frozen=True):
     next_token: str = ""
 
 
+class _Caller(_Answer, frozen=True):
+    arn: Text
+
+
+class _Ebs(_Answer, frozen=True):
+    delete_on_termination: bool = False
+    volume_size: int | None = None
+
+
+class Disk(_Answer, frozen=True):
+    """A disk that a machine of an image gets."""
+
+    device_name: Text = Field(min_length=1)
+    ebs: _Ebs | None = None
+
+    @property
+    def outlives(self) -> bool:
+        """Tell whether it would stay when its machine goes."""
+        return self.ebs is not None and not self.ebs.delete_on_termination
+
+    def going(self) -> dict[str, object]:
+        """Ask for the same disk, but that it goes with its machine."""
+        size = None if self.ebs is None else self.ebs.volume_size
+        same = {} if size is None else {"VolumeSize": size}
+        return {"DeviceName": self.device_name, "Ebs": {**same, "DeleteOnTermination": True}}
+
+
+class _Image(_Answer, frozen=True):
+    block_device_mappings: Annotated[tuple[Disk, ...], MaxLen(100)] = ()
+
+
+class _Images(_Answer, frozen=True):
+    images: Annotated[tuple[_Image, ...], MaxLen(100)] = ()
+
+
 class _Detail(BaseModel, frozen=True):
     instance_id: Annotated[str, Field(alias="instance-id", min_length=1, max_length=64)]
     state: Text = ""
@@ -162,6 +197,32 @@ def page(answer: object) -> tuple[tuple[object, ...], str]:
     except ValidationError as error:
         raise _unreadable("a page of machines", error) from error
     return tuple(one for found in read.reservations for one in found.instances), read.next_token
+
+
+def caller(answer: object) -> str:
+    """Read who we are: a user, or a role without the name of this one session of it.
+
+    Raises:
+        Unavailable: that cannot be read.
+    """
+    try:
+        arn = _Caller.model_validate(answer).arn
+    except ValidationError as error:
+        raise _unreadable("who is asking", error) from error
+    return "/".join(arn.split("/")[:2]) if ":assumed-role/" in arn else arn
+
+
+def disks(answer: object) -> tuple[Disk, ...]:
+    """Read which disks a machine of an image gets.
+
+    Raises:
+        Unavailable: that cannot be read.
+    """
+    try:
+        found = _Images.model_validate(answer)
+    except ValidationError as error:
+        raise _unreadable("an image", error) from error
+    return tuple(disk for image in found.images for disk in image.block_device_mappings)
 
 
 def made(answer: object) -> Instance:
@@ -258,8 +319,7 @@ def _named(offering: Offering, image: str) -> dict[str, object]:
     said: dict[str, object] = {
         "ImageId": image,
         "InstanceType": offering.machine,
-        "SubnetId": settings.get("subnet", ""),
-        "SecurityGroupIds": [g for g in settings.get("security_groups", "").split(",") if g],
+        **_network(settings),
     }
     if offering.zone:
         said["Placement"] = {"AvailabilityZone": offering.zone}
@@ -273,16 +333,31 @@ def _named(offering: Offering, image: str) -> dict[str, object]:
     return {name: value for name, value in said.items() if value}
 
 
-def launch(request: ProvisionRequest) -> dict[str, object]:
-    """Write the whole request.
+def _network(settings: Mapping[str, str]) -> dict[str, object]:
+    """Write where its network interface is; it goes with its machine, as EC2's own choice does."""
+    groups = [g for g in settings.get("security_groups", "").split(",") if g]
+    if "subnet" not in settings:
+        return {"SecurityGroupIds": groups}
+    card: dict[str, object] = {
+        "DeviceIndex": 0,
+        "SubnetId": settings["subnet"],
+        "DeleteOnTermination": True,
+    }
+    return {"NetworkInterfaces": [{**card, "Groups": groups} if groups else card]}
+
+
+def launch(request: ProvisionRequest, disks: Sequence[Disk] = ()) -> dict[str, object]:
+    """Write the whole request; disks that would outlive the machine go with it.
 
     Raises:
         InvalidSpec: it cannot be asked for.
     """
     image = request.capacity.image
     tags = request.owner.tags(operation_key=request.operation_key, image=image)
+    kept = [one.going() for one in disks if one.outlives]
     return {
-        **placed(request.offering, image_of(request.offering, image)),
+        **placed(request.offering, image_for(request)),
+        **({"BlockDeviceMappings": kept} if kept else {}),
         "ClientToken": request.operation_key,
         "UserData": user_data(request),
         **tagged(request.offering, {**tags, "Name": request.runner_name}),
@@ -296,6 +371,11 @@ def tagged(offering: Offering, tags: Mapping[str, str]) -> dict[str, object]:
     if offering.market is Market.PREEMPTIBLE:
         kinds.append("spot-instances-request")
     return {"TagSpecifications": [{"ResourceType": kind, "Tags": listed} for kind in kinds]}
+
+
+def image_for(request: ProvisionRequest) -> str:
+    """Tell which image a machine boots: the one on record, which a rollout changes, comes first."""
+    return request.image or image_of(request.offering, request.capacity.image)
 
 
 def image_of(offering: Offering, of_class: str = "") -> str:

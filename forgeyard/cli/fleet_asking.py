@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from forgeyard.cli import output
 from forgeyard.cli.client import path_of, shaped
 from forgeyard.cli.fleet import API_FLEETS, FleetName
-from forgeyard.cli.fleet_shapes import Decision, Demand, Machine, Plan, Standing
+from forgeyard.cli.fleet_shapes import Decision, Demand, Machine, Plan, Price, Standing
 from forgeyard.cli.links import fleet_link, instance_link, temporal_ui
 from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect, settings
 from forgeyard.cli.scheduler_shapes import Checkup
@@ -23,7 +24,7 @@ MACHINE_COLUMNS: Final = (
     *("machine", "state", "for", "jobs", "offering", "per hour", "made for", "remark"),
 )
 MILLIONTHS: Final = 1_000_000
-ROUGH: Final = "an estimate from the prices in the document; no bill"
+ROUGH: Final = "an estimate from these prices as machines were made; no bill"
 SHORT: Final = 16
 
 
@@ -167,6 +168,7 @@ def explain(
     """
     with connect(url, token_file, data_dir) as client:
         answer = client.get(path_of("v1", "fleets", fleet, "decisions"), limit=last)
+        standing = None if as_json else client.get(path_of("v1", "fleets", fleet))
     if as_json:
         output.put_json(answer)
         return
@@ -178,6 +180,24 @@ def explain(
         output.put(_sentence(one, now))
         for line in _reasons(one.decision):
             output.put(f"  {line}")
+    for line in _prices(shaped(Standing, standing)):
+        output.put(line)
+
+
+def _prices(one: Standing) -> Iterator[str]:
+    """Say of each offering what an hour of it is reckoned with now, and who says so."""
+    currency = one.fleet.spec.guardrail.currency
+    for price in one.prices:
+        yield (
+            f"price of {price.offering}: {price.cost / MILLIONTHS:g} {currency} an hour, "
+            f"by {price.source}{_age(price, one.now)}"
+        )
+
+
+def _age(price: Price, now: int) -> str:
+    if price.at is not None:
+        return f", {output.duration(now - price.at)} ago"
+    return f"; its provider's is not known: {price.remark}" if price.remark else ""
 
 
 def _reasons(plan: Plan) -> Iterator[str]:
@@ -326,7 +346,7 @@ def cost(
     token_file: TokenFile = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Estimate what a fleet costs, from the prices that its document gives; it is no bill.
+    """Estimate what a fleet costs, by its provider's prices or its document's; it is no bill.
 
     \b
     Example:
@@ -346,7 +366,8 @@ def cost(
     }
     if as_json:
         said = {"fleet": fleet, "currency": guardrail.currency, "approximate": True, **amounts}
-        output.put_json({**said, "note": ROUGH})
+        prices = [asdict(one) for one in found.prices]
+        output.put_json({**said, "prices": prices, "note": ROUGH})
         return
     currency = guardrail.currency
     output.put(_cost_line(found))
@@ -354,6 +375,8 @@ def cost(
     for name, most in (("hour", guardrail.hourly), ("day", guardrail.daily)):
         limit = "without limit" if most is None else f"at most {_money(most, currency)}"
         output.put(f"allowed in one {name}: {limit}")
+    for line in _prices(found):
+        output.put(line)
     output.put(ROUGH)
 
 

@@ -139,6 +139,17 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What an hour of an offering is reckoned with, and who says so."""
+
+    offering: str
+    cost: int = 0
+    source: str = ""
+    at: int | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
     """A fleet with all that is in force of it."""
 
@@ -151,6 +162,7 @@ class Standing:
     hourly: int = 0
     spent_today: int = 0
     last: Decision | None = None
+    prices: tuple[Price, ...] = ()
     now: int = 0
 
 

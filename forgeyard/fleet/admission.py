@@ -4,13 +4,13 @@ What was granted overrides what is reported; what only a grant can give, and non
 machine away. Being well is judged later, by its first heartbeat.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from forgeyard.model.capability import MAX_LABELS, Capabilities, in_range
 from forgeyard.model.enrolment import TRUSTED, Admission, CloudMachine, Expectation, Grant
-from forgeyard.model.equipment import Device, IsolationClass, Provenance
+from forgeyard.model.equipment import Device, Gpu, IsolationClass, Provenance
 from forgeyard.model.protocol import Register, Report
 from forgeyard.trust.evidence import Doubt, Facts, Unproved
 
@@ -35,6 +35,7 @@ def judge(
         *skew_complaints(message.clock_ms, now=now),
         *_version(message, agent_versions),
         *_size(message, grant.expects),
+        *_gpus(message.capabilities.equipment.gpus or (), grant.expects),
         *ungranted(message.capabilities, grant),
     )
     if complaints:
@@ -93,6 +94,38 @@ def _size(message: Register, expects: Expectation) -> Iterator[str]:
         wanted, found = getattr(expects, name), getattr(message.total, name)
         if found < wanted:
             yield f"it has {name} {found}, expected {wanted} at least"
+
+
+def _gpus(has: Sequence[Gpu], expects: Expectation) -> Iterator[str]:
+    """Compare GPUs with those of its class, each of which wants one of its own (DEV-015)."""
+    # Whoever asks for most chooses first, and takes the least that will do.
+    left = sorted(has, key=_worth)
+    for wanted in sorted(expects.gpus, key=_worth, reverse=True):
+        found = next((it for it in left if _is_as_good(it, wanted)), None)
+        if found is None:
+            model = f"{wanted.vendor or ''} {wanted.model or 'GPU'}".strip()
+            memory = "" if wanted.memory is None else f" with {wanted.memory} bytes"
+            yield f"it has no {model}{memory} of the {len(expects.gpus)} GPUs that are expected"
+            return
+        left.remove(found)
+
+
+def _worth(gpu: Gpu) -> tuple[bool, bool, int]:
+    return (gpu.model is not None, gpu.vendor is not None, gpu.memory or 0)
+
+
+def _is_as_good(has: Gpu, wanted: Gpu) -> bool:
+    """Tell whether a GPU is what was promised; what its agent could not tell is not enough."""
+    if wanted.vendor not in (None, has.vendor):
+        return False
+    if wanted.model is not None and wanted.model.casefold() != (has.model or "").casefold():
+        return False
+    capability = wanted.compute_capability
+    if capability is not None and not in_range(has.compute_capability, f">={capability}"):
+        return False
+    if wanted.sharing not in (None, has.sharing):
+        return False
+    return wanted.memory is None or (has.memory or 0) >= wanted.memory
 
 
 def ungranted(has: Capabilities, grant: Grant) -> Iterator[str]:

@@ -100,7 +100,7 @@ def in_place(view: FleetView) -> tuple[Offering, ...]:
     where = view.spec.placement
     return tuple(
         it
-        for it in view.spec.offerings
+        for it in view.priced.offerings
         if (not where.regions or it.region in where.regions)
         and (not where.zones or it.zone in where.zones)
     )

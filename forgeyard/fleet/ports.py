@@ -9,10 +9,12 @@ That a listing says nothing of a machine proves nothing.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
+from forgeyard.model.capability import Platform
 from forgeyard.model.capacity import MachineState
-from forgeyard.model.fleet import CapacityClass, Offering
+from forgeyard.model.fleet import CapacityClass, FleetSpec, Market, Offering
+from forgeyard.model.location import Micros
 
 TAG_INSTALLATION: Final = "forgeyard:installation"
 TAG_FLEET: Final = "forgeyard:fleet"
@@ -124,6 +126,48 @@ class Interruption:
     """To be given back once it was written down."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sku:
+    """What a provider has one price for: a kind of machine, at a place, on some terms."""
+
+    platform: Platform
+    machine: str
+    region: str
+    zone: str
+    market: Market
+
+
+def sku_of(spec: FleetSpec, offering: Offering) -> Sku:
+    """Tell what the machines of an offering are priced by."""
+    return Sku(
+        platform=spec.capacity.platform,
+        machine=offering.machine,
+        region=offering.region,
+        zone=offering.zone,
+        market=offering.market,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What a provider asks for an hour of a machine, or why that is not known."""
+
+    sku: Sku
+    cost: Micros | None
+    """In millionths of the currency; `None`: it could not be learned."""
+    at: int
+    """When it was asked for, in epoch milliseconds."""
+    source: str = ""
+    """Where the provider says so."""
+    currency: str = "USD"
+    reason: str = ""
+    """Why it is not known."""
+
+
+IDENTITY: Final = "identity"
+"""Names the check whose text says as whom we are let in; never a secret."""
+
+
 class CheckLevel(StrEnum):
     """How one thing is that a doctor looks at."""
 
@@ -181,4 +225,13 @@ class FleetProvider(Protocol):
 
     def check(self, offerings: tuple[Offering, ...]) -> tuple[Check, ...]:
         """Look at credentials, images and places, changing nothing (FRC-032, FRC-034)."""
+        ...
+
+
+@runtime_checkable
+class PricedProvider(Protocol):
+    """A provider that also knows what its machines cost at present; not every one does."""
+
+    def price(self, sku: Sku, *, now: int) -> Price:
+        """Tell what it costs; what cannot be learned is told as unknown, and is no error."""
         ...

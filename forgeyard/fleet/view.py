@@ -5,7 +5,7 @@ instant. Counts of what exists come from rows and never from a counter (FLT-024)
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from forgeyard.model.capacity import CapacityInstanceState, ScaleDownReason, ScaleReason
@@ -103,6 +103,18 @@ class FleetView:
     blocked_images: frozenset[str] = frozenset()
     rollout: Stage | None = None
     """The one that is under way."""
+    prices: Mapping[str, int] = field(default_factory=dict[str, int])
+    """By offering, what its provider asks for an hour, where it has said so of late."""
+
+    @property
+    def priced(self) -> FleetSpec:
+        """Give the document with current prices; where none is known its own stand."""
+        if not self.prices:
+            return self.spec
+        offerings = (
+            replace(it, cost=self.prices.get(it.name, it.cost)) for it in self.spec.offerings
+        )
+        return replace(self.spec, offerings=tuple(offerings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

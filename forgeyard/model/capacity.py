@@ -73,6 +73,7 @@ class OperationState(StrEnum):
     PENDING = "pending"
     """Written down, not sent."""
     IN_PROGRESS = "in_progress"
+    """It was heard: the machine is seen, and is not up yet."""
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"

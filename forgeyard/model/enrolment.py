@@ -11,8 +11,8 @@ from typing import Annotated, Final
 from annotated_types import Ge, Le, MaxLen, MinLen
 
 from forgeyard.model.capability import Architecture, Labels, Platform, TrustClass
+from forgeyard.model.equipment import MAX_GPUS, Gpu, Word
 from forgeyard.model.equipment import IsolationClass as Isolation
-from forgeyard.model.equipment import Word
 from forgeyard.model.units import LARGEST
 from forgeyard.trust.evidence import MOST_EVIDENCE
 
@@ -68,6 +68,8 @@ class Expectation:
     """Thousandths of a core."""
     memory: Amount = 0
     """Bytes."""
+    gpus: Annotated[tuple[Gpu, ...], MaxLen(MAX_GPUS)] = ()
+    """Each of which it must have, or one at least as good."""
     machine: CloudMachine | None = None
     """Which machine of a cloud it has to be, by a second proof beside its token."""
 

@@ -98,7 +98,7 @@ def commit(
     fleet = _lock(connection, view, now=now)
     _publish(connection, partition, demand, allocation, now=now)
     launch = _bootable(connection, view, decision)[: _room(connection, view)]
-    launched = machines.intend(connection, fleet, view.spec, launch, now=now, rng=rng)
+    launched = machines.intend(connection, fleet, view.priced, launch, now=now, rng=rng)
     drained = tuple(
         one for one in decision.drain if _drain(connection, view, one.instance_id, one.reason)
     )

@@ -31,6 +31,7 @@ from forgeyard.store import (
     image_standing,
     machines,
     pools,
+    prices,
     rollouts,
     snapshot,
     tables,
@@ -141,6 +142,7 @@ class _Parts:
         self._futile = _futile(connection, now=now)
         self._blocked = image_standing.blocked(connection)
         self._stages = rollouts.stages(connection)
+        self._prices = prices.Prices(connection, ids)
 
     def view(self, row: Row) -> FleetView:
         """Put one fleet together."""
@@ -169,6 +171,7 @@ class _Parts:
             ),
             blocked_images=self._blocked,
             rollout=self._stages.get(fleet_id),
+            prices=self._prices.current(fleet_id, spec, now=now),
         )
 
     def _instance(self, row: Row, spec: FleetSpec) -> InstanceView:

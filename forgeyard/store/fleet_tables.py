@@ -151,7 +151,9 @@ provider_breakers = sa.Table(
     number("at", default=0),
     number("frozen", default=0),  # by an operator, until he lifts it (FOP-005)
     number("looked_at", default=0),  # when somebody looked at all that the provider has
-    text("checks", default="[]"),  # [Check], JSON: what it said of credentials, images and places
+    # JSON: [Check], what it said of credentials, images and places; of an offering [Price], the
+    # last that is known and, if that could not be learned anew, the last answer
+    text("checks", default="[]"),
     number("checked_at", default=0),
 )
 

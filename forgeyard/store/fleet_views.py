@@ -16,11 +16,12 @@ from forgeyard.fleet.view import Allocation, FleetDecision, Unserved
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import DAY_MS, CapacityClass, Market, Offering, Override
 from forgeyard.model.transitions import LIVE_LEASE_STATES
-from forgeyard.store import codec, fleet_tables, fleets, tables
+from forgeyard.store import codec, fleet_tables, fleets, prices, tables
 from forgeyard.store.batch import Query
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.fleets import FleetRecord
+from forgeyard.store.prices import OfferingPrice
 
 MOST_MACHINES: Final = 1_000
 """Shown of one fleet."""
@@ -72,6 +73,8 @@ class FleetStanding:
     spent_today: int
     """Since midnight in UTC, by estimate, as of the last decision."""
     last: DecisionRecord | None
+    prices: tuple[OfferingPrice, ...]
+    """What new machines are reckoned with."""
     now: int
 
 
@@ -170,6 +173,7 @@ def _standings(
     rows = partial(_by_fleet, connection, given=given)
     counted, overrides, booked = rows(_COUNTED), rows(_OVERRIDDEN), rows(_BOOKED)
     spent, last = rows(_SPENT), rows(_LAST)
+    kept = prices.Prices(connection, ids)
     breakers = [dict(row) for row in connection.execute(_OPEN, {"now": now}).mappings()]
     return tuple(
         FleetStanding(
@@ -184,6 +188,7 @@ def _standings(
             hourly=sum(_cost(row) * row["existing"] for row in counted[one.fleet_id]),
             spent_today=sum(row["micros"] for row in spent[one.fleet_id]),
             last=next((_decision(row) for row in last[one.fleet_id]), None),
+            prices=kept.told(one.fleet_id, one.spec, now=now),
             now=now,
         )
         for one in found

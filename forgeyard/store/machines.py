@@ -235,10 +235,11 @@ def asked_to_end(connection: sa.Connection, row: Row, *, now: int) -> Row:
 
 def seen(connection: sa.Connection, row: Row, machine: Machine, *, now: int) -> Row:
     """Note what its provider says of it."""
+    done = machine.state is not MachineState.PENDING
     return change(
         connection,
         row,
-        operation=OperationState.SUCCEEDED.value,
+        operation=(OperationState.SUCCEEDED if done else OperationState.IN_PROGRESS).value,
         provider_ref=row["provider_ref"] or machine.ref,
         machine=machine.state.value,
         detail=machine.detail[:_TEXT_KEPT],

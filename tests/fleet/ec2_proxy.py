@@ -38,6 +38,10 @@ class Proxy:
     """Instance types of which none is left."""
     broken: list[tuple[str, int, str]] = field(default_factory=list)
     """The same, but after it has happened."""
+    told: dict[str, str] = field(default_factory=dict)
+    """What is answered to actions in moto's stead, as it stands here."""
+    rejection: str = ""
+    """What every call is refused with."""
     hidden_s: float = 0.0
     """How long new machines are not seen."""
     persistent: bool = False
@@ -45,6 +49,8 @@ class Proxy:
     cancelled: set[str] = field(default_factory=set)
     calls: list[dict[str, str]] = field(default_factory=list)
     """Every call that came, but for its signature."""
+    heads: list[Mapping[str, str]] = field(default_factory=list)
+    """The headers of every call, signature included."""
     tokens: dict[str, tuple[dict[str, str], Answer, str]] = field(default_factory=dict)
     born: dict[str, float] = field(default_factory=dict)
     spot: set[str] = field(default_factory=set)
@@ -61,10 +67,13 @@ class Proxy:
 
     def answer(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer | None:
         """Answer one call; nothing means that the connection is closed."""
-        call = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
+        text = body.decode(errors="replace")
+        is_json = text.startswith("{")
+        call = {"Json": text} if is_json else dict(parse_qsl(text, keep_blank_values=True))
         action = call.get("Action", headers.get("X-Amz-Target", "").rpartition(".")[2])
         with self.lock:
             self.calls.append({**call, "Action": action})
+            self.heads.append(headers)
             page = f"{action}+" if "NextToken" in call else action
             for one in self.refused:
                 if one[0] == page:
@@ -83,6 +92,12 @@ class Proxy:
     def _done(
         self, action: str, call: dict[str, str], path: str, headers: Mapping[str, str], body: bytes
     ) -> Answer:
+        if self.rejection:
+            return 401, {"Content-Type": "text/xml"}, self.rejection.encode()
+        if action in self.told:
+            text = self.told[action]
+            kind = "application/x-amz-json-1.1" if text.startswith("{") else "text/xml"
+            return 200, {"Content-Type": kind}, text.encode()
         if action == "RunInstances" and "ClientToken" in call:
             return self._run(call, path, headers, body)
         if action == "CancelSpotInstanceRequests":

@@ -1,10 +1,12 @@
 """Fleets at the command line, against a real API: said, asked after, explained, let go."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
+from forgeyard.fleet.ports import Price, sku_of
 from forgeyard.fleet.view import (
     Allocation,
     Clamp,
@@ -16,8 +18,8 @@ from forgeyard.fleet.view import (
 )
 from forgeyard.model.capacity import ScaleReason
 from forgeyard.scheduler.demand import Demand
-from forgeyard.store import fleet_decisions, fleet_tables, fleets, tables
-from forgeyard.store.engine import read
+from forgeyard.store import fleet_decisions, fleet_tables, fleets, prices, tables
+from forgeyard.store.engine import database_now, read
 from tests.builders import PARTITION, RNG
 from tests.integration.cli.house import House, Said
 
@@ -201,6 +203,37 @@ def test_a_decision_is_explained_and_its_machines_are_shown_pinned_and_priced(
     said = did(house, "cost", "builders").out
     assert "about 0.50 USD an hour" in said
     assert "no bill" in said
+
+
+@pytest.mark.requirement("CST-003")
+def test_what_a_price_is_and_who_says_so_is_told(house: House) -> None:
+    applied(house)
+    decided(house, FleetDecision(needed=0, wanted=0, usable=0))
+    by_hand = "price of only: 0.25 USD an hour, by the fleet's document\n"
+    assert by_hand in did(house, "cost", "builders").out
+    with read(house.desk.engine) as connection:
+        now = database_now(connection)
+        spec = fleets.list_all(connection)[0].spec
+    sku = sku_of(spec, spec.offerings[0])
+    known = Price(sku=sku, cost=31_000, at=now - 5_000, source="a list of prices")
+    house.desk.change(prices.keep, "local", (known,), now=now)
+    told = did(house, "explain", "builders").out
+    assert "price of only: 0.031 USD an hour, by a list of prices, " in told
+    assert did(house, "cost", "builders", "--json").json()["prices"] == [
+        {
+            "offering": "only",
+            "cost": 31_000,
+            "source": "a list of prices",
+            "at": now - 5_000,
+            "remark": "",
+        }
+    ]
+    old = replace(known, at=1)
+    lost = replace(known, cost=None, reason="UnauthorizedOperation")
+    for answer in (old, lost):
+        house.desk.change(prices.keep, "local", (answer,), now=now)
+    told = did(house, "cost", "builders").out
+    assert f"{by_hand[:-1]}; its provider's is not known: UnauthorizedOperation; a list of" in told
 
 
 @pytest.mark.requirement("FRC-031", "FRC-033", "FOP-005", "DEM-016")

@@ -277,12 +277,12 @@ def settings_for(url: str, **changed: object) -> AwsSettings:
     return replace(settings, **changed)
 
 
-def client(port: int, service: str) -> object:
+def client(port: int, service: str, region: str = "us-east-1") -> object:
     """Speak to moto as a test does: without our code."""
     return boto3.client(
         service,
         endpoint_url=f"http://127.0.0.1:{port}",
-        region_name="us-east-1",
+        region_name=region,
         aws_access_key_id="x",
         aws_secret_access_key="x",
     )

@@ -106,9 +106,61 @@ def test_a_machine_starts_with_its_token_and_is_tagged_to_the_last_disk(aws: Aws
     assert {"Key": "forgeyard:installation", "Value": OURS} in volume["Tags"]
 
 
+# What is made with a machine
+
+
+def left_over(aws: AwsBench) -> list[str]:
+    """Name every disk and network interface there is, by moto's own word."""
+    disks = [one["VolumeId"] for one in aws.direct.describe_volumes()["Volumes"]]
+    cards = aws.direct.describe_network_interfaces()["NetworkInterfaces"]
+    return [*disks, *(one["NetworkInterfaceId"] for one in cards)]
+
+
+@pytest.mark.case("FLT-009")
+def test_disk_and_interface_are_made_with_their_machine_and_go_with_it(aws: AwsBench) -> None:
+    """The image says that its disk stays; nothing is made in a call of its own."""
+    aws.proxy.refused.append(("RunInstances", 500, "InternalError"))
+    with pytest.raises(Ambiguous):
+        aws.provider.provision(aws.request())
+    assert left_over(aws) == []
+    before = len(aws.proxy.calls)
+    subnet = aws.direct.describe_subnets()["Subnets"][0]["SubnetId"]
+    settings = {"ami": aws.ami, "subnet": subnet}
+    request = aws.request(offering=Offering(name="o", machine="m5.large", settings=settings))
+    made = running(aws, request)
+    writes = {call["Action"] for call in aws.proxy.calls[before:]} - {"DescribeInstances"}
+    assert writes == {"RunInstances"}
+    call = aws.proxy.called("RunInstances")[-1]
+    assert call["BlockDeviceMapping.1.Ebs.DeleteOnTermination"] == "true"
+    assert call["NetworkInterface.1.DeleteOnTermination"] == "true"
+    (machine,) = aws.direct.describe_instances(InstanceIds=[made.ref])["Reservations"][0][
+        "Instances"
+    ]
+    held = [one["Ebs"]["DeleteOnTermination"] for one in machine["BlockDeviceMappings"]]
+    held += [one["Attachment"]["DeleteOnTermination"] for one in machine["NetworkInterfaces"]]
+    assert held == [True, True]
+    assert len(left_over(aws)) == 2
+    aws.provider.terminate(sought(request, made.ref))
+    aws.until(lambda: state_of(aws, request) in GONE)
+    assert left_over(aws) == []
+
+
+@pytest.mark.case("FLT-010")
+def test_machines_that_a_quota_forbids_leave_nothing_behind(aws: AwsBench) -> None:
+    for number in range(50):
+        aws.proxy.refused.append(("RunInstances", 400, "VcpuLimitExceeded"))
+        with pytest.raises(ProviderQuotaExceeded):
+            aws.provider.provision(aws.request(f"cin_{number}"))
+    assert {call["Action"] for call in aws.proxy.calls} == {"DescribeImages", "RunInstances"}
+    assert len(aws.proxy.called("DescribeImages")) == 1, "an image never changes"
+    assert left_over(aws) == []
+    assert aws.existing() == []
+
+
 # Spot
 
 
+@pytest.mark.requirement("PRI-060")
 @pytest.mark.case("FLT-020")
 def test_the_request_of_a_spot_machine_ends_with_it_and_makes_no_other(aws: AwsBench) -> None:
     aws.proxy.persistent = True
@@ -133,8 +185,10 @@ def test_machines_are_listed_in_all_regions_and_one_that_fails_makes_it_incomple
     regions = ("us-east-1", "eu-west-1")
     provider = AwsProvider(settings_for(aws.proxy.url, regions=regions))
     for number, region in enumerate(regions):
-        request = aws.request(f"cin_{number}")
-        provider.provision(replace(request, offering=replace(request.offering, region=region)))
+        there: Any = client(aws.proxy.upstream, "ec2", region)
+        settings = {"ami": there.register_image(Name="far")["ImageId"]}
+        offering = Offering(name="o", machine="m5.large", region=region, settings=settings)
+        provider.provision(aws.request(f"cin_{number}", offering=offering))
     aws.until(lambda: len(provider.list_machines(OURS).machines) == 2)
     assert {one.region for one in provider.list_machines(OURS).machines} == set(regions)
     aws.proxy.refused.append(("DescribeInstances", 503, "Unavailable"))
@@ -188,6 +242,7 @@ def queue(aws: AwsBench) -> Queue:
     return Queue(aws)
 
 
+@pytest.mark.requirement("PRI-060")
 def test_warnings_are_told_until_they_are_acknowledged(queue: Queue) -> None:
     warning = {"instance-id": "i-1", "instance-action": "terminate"}
     queue.tell("EC2 Spot Instance Interruption Warning", **warning)
@@ -228,6 +283,7 @@ def test_the_doctor_tries_everything_and_makes_nothing(aws: AwsBench) -> None:
     wrong = replace(good, name="wrong", settings={"ami": aws.ami, "kye": "x"})
     checks = aws.provider.check((good, no_image, no_subnet, wrong))
     assert {check.name: check.level for check in checks} == {
+        "identity": CheckLevel.OK,
         "region us-east-1": CheckLevel.OK,
         "offering good": CheckLevel.OK,
         "offering no-image": CheckLevel.FAILED,

@@ -1,5 +1,7 @@
 """What a provider says of credentials and images: asked for now and then, told by the doctor."""
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 
@@ -7,7 +9,7 @@ from forgeyard.fleet.doctor import examine
 from forgeyard.fleet.ports import Check, CheckLevel
 from forgeyard.model.fleet import Offering
 from forgeyard.scheduler.doctor import CheckVerdict
-from forgeyard.store import fleet_symptoms, fleets, provider_checks
+from forgeyard.store import fleet_symptoms, fleets, provider_checks, tables
 from forgeyard.store.engine import database_now, read
 from forgeyard.store.shares import Intent
 from tests.builders import RNG, a_fleet_spec
@@ -50,3 +52,24 @@ def test_what_a_provider_complains_of_is_told_until_it_is_asked_again(engine: sa
     desk.change(provider_checks.keep, "local", (FINE,), now=now - provider_checks.EVERY_MS)
     assert due(desk) == (offering,)
     assert told(desk)[0] is CheckVerdict.OK
+
+
+def audited(desk: Desk) -> list[str]:
+    audit = tables.audit
+    query = sa.select(audit.c.detail).where(audit.c.action == "provider.identity")
+    with read(desk.engine) as connection:
+        return list(connection.execute(query.order_by(audit.c.audit_id)).scalars())
+
+
+@pytest.mark.requirement("ALR-013")
+def test_that_a_provider_lets_us_in_as_somebody_else_is_on_record(engine: sa.Engine) -> None:
+    """Between the old credentials and the new ones a provider may let nobody in."""
+    desk = Desk(engine)
+    with read(engine) as connection:
+        now = database_now(connection)
+    old = Check(name="identity", level=CheckLevel.OK, text="user/old")
+    new = replace(old, text="role/new")
+    nobody = Check(name="identity", level=CheckLevel.FAILED, text="Denied")
+    for found in ((old, FINE), (old,), (nobody,), (nobody,), (old,), (nobody,), (new,), (new,)):
+        desk.change(provider_checks.keep, "local", found, now=now)
+    assert audited(desk) == ["nobody to user/old", "user/old to role/new"]

@@ -4,14 +4,23 @@ from dataclasses import replace
 
 import pytest
 
+from activities.provisioning import grant_of
 from forgeyard.fleet import admission
 from forgeyard.model.capability import Architecture, Platform, Toolchain, TrustClass
 from forgeyard.model.enrolment import Admission, CloudMachine, Expectation, Grant
-from forgeyard.model.equipment import Device, Equipment, IsolationClass, Provenance
+from forgeyard.model.equipment import (
+    Device,
+    Equipment,
+    Gpu,
+    GpuSharing,
+    GpuVendor,
+    IsolationClass,
+    Provenance,
+)
 from forgeyard.model.protocol import Register, Report
 from forgeyard.model.units import GIB
 from forgeyard.trust.evidence import Doubt, Facts
-from tests.builders import a_registration, some_capabilities
+from tests.builders import a_fleet_spec, a_registration, some_capabilities
 
 NOW = 1_700_000_000_000
 GRANT = Grant(
@@ -69,6 +78,43 @@ def test_what_was_not_meant_is_turned_away_with_the_reason(message: Register, re
 def test_a_machine_that_is_smaller_than_its_class_is_turned_away() -> None:
     grant = replace(GRANT, expects=Expectation(memory=64 * GIB))
     assert "expected 68719476736 at least" in judged(a_message(), grant).reason
+
+
+A100 = Gpu(vendor=GpuVendor.NVIDIA, model="A100", memory=80 * GIB, compute_capability="8.0")
+A100_HALF = replace(A100, memory=40 * GIB)
+T4 = Gpu(vendor=GpuVendor.NVIDIA, model="T4", memory=16 * GIB, compute_capability="7.5")
+
+
+@pytest.mark.requirement("DEV-015")
+@pytest.mark.parametrize(
+    ("promised", "reported", "is_admitted"),
+    [
+        ((A100,), (A100,), True),
+        ((A100,), (replace(A100, model="a100", compute_capability="8.6"), T4), True),
+        ((A100_HALF, A100), (A100_HALF, A100), True),
+        ((A100_HALF, A100_HALF), (A100, A100_HALF), True),
+        ((Gpu(memory=8 * GIB), A100), (A100, T4), True),
+        ((A100,), (A100_HALF,), False),
+        ((A100, A100), (A100,), False),
+        ((A100,), (T4, T4), False),
+        ((A100,), (replace(A100, compute_capability="7.0"),), False),
+        ((A100,), (replace(A100, memory=None),), False),
+        ((replace(T4, sharing=GpuSharing.EXCLUSIVE),), (T4,), False),
+        ((T4,), (), False),
+        ((T4,), None, False),
+    ],
+)
+def test_a_machine_has_the_gpus_that_its_offering_was_said_to_have(
+    promised: tuple[Gpu, ...], reported: tuple[Gpu, ...] | None, is_admitted: bool
+) -> None:
+    """What the provider sold and what the agent finds are compared before any job comes."""
+    spec = a_fleet_spec()
+    capacity = replace(spec.capacity, equipment=Equipment(gpus=promised))
+    expects = grant_of(spec, capacity).expects
+    grant = replace(GRANT, expects=replace(GRANT.expects, gpus=expects.gpus))
+    verdict = judged(offering(equipment=Equipment(gpus=reported)), grant)
+    assert (verdict.admission is Admission.PENDING) is is_admitted
+    assert ("GPUs that are expected" in verdict.reason) is not is_admitted
 
 
 @pytest.mark.requirement("BOO-012")

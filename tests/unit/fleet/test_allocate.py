@@ -1,12 +1,13 @@
 """Who serves which part of the demand: each job once, the cheapest able fleet first."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from forgeyard.fleet.allocate import allocate
 from forgeyard.fleet.plan import decide
-from forgeyard.fleet.view import Closed, FleetView
+from forgeyard.fleet.view import ClampKind, Closed, FleetView
 from forgeyard.model.capability import Platform
 from forgeyard.model.capacity import ScaleDownReason
 from forgeyard.model.fleet import FleetState, Guardrail
@@ -49,11 +50,35 @@ def test_the_cheapest_of_those_that_could_serves() -> None:
     assert shares(40, dear(), cheap()) == {"cheap": 40}
 
 
-@pytest.mark.requirement("CST-005", "DEM-026")
+@pytest.mark.requirement("CST-005", "DEM-026", "ACC-058", "INV-059")
 def test_a_cheap_fleet_that_could_not_run_a_job_is_no_choice() -> None:
     mac = a_fleet("mac", capacity=a_class(platform=Platform.MACOS))
     job = a_job_that_requires(platform=Platform.LINUX)
     assert shares(40, mac, dear(), job=job) == {"dear": 40}
+    assert shares(40, replace(mac, prices={"cheap": 0}), dear(), job=job) == {"dear": 40}
+    (left,) = allocate(a_demand(wanting(40, job=job)), (mac,), NOW).unserved
+    assert left.count == 40
+
+
+@pytest.mark.requirement("CST-007", "PRI-066")
+def test_what_a_provider_asks_at_present_counts_before_what_the_document_says() -> None:
+    assert shares(40, dear(prices={"dear": 90_000}), cheap()) == {"dear": 40}
+    assert shares(40, dear(prices={"dear": 90_000}), cheap(prices={"cheap": 1})) == {"cheap": 40}
+
+
+@pytest.mark.requirement("ACC-059", "INV-059", "CST-011")
+def test_jobs_wait_at_a_ceiling_and_never_run_on_less_than_they_need() -> None:
+    """A fleet that is cheaper, has room and could not run them gets none of them."""
+    poor = dear(guardrail=Guardrail(hourly=DEAR.cost - 1))
+    mac = a_fleet("mac", capacity=a_class(platform=Platform.MACOS))
+    demand = a_demand(wanting(4, job=a_job_that_requires(platform=Platform.LINUX)))
+    found = allocate(demand, (mac, poor), NOW)
+    assert found.shares == {"flt_dear": {"small": 4}}
+    made = decide(poor, found.of("flt_dear"), demand=demand, now=NOW)
+    assert made.launch == ()
+    (clamp,) = (it for it in made.clamps if it.kind is ClampKind.HOURLY_COST)
+    assert (clamp.before, clamp.after) == (1, 0)
+    assert decide(mac, found.of("flt_mac"), demand=demand, now=NOW).launch == ()
 
 
 def test_prices_are_compared_for_a_job_and_not_for_a_machine() -> None:

@@ -109,8 +109,15 @@ def test_a_request_says_everything_of_its_offering_and_its_key() -> None:
     assert asked["ImageId"] == "ami-1"
     assert asked["InstanceType"] == "c5.large"
     assert asked["Placement"] == {"AvailabilityZone": "us-east-1a"}
-    assert asked["SubnetId"] == "subnet-1"
-    assert asked["SecurityGroupIds"] == ["sg-1", "sg-2"]
+    assert asked["NetworkInterfaces"] == [
+        {
+            "DeviceIndex": 0,
+            "SubnetId": "subnet-1",
+            "DeleteOnTermination": True,
+            "Groups": ["sg-1", "sg-2"],
+        }
+    ]
+    assert not {"SubnetId", "SecurityGroupIds"} & set(asked), "EC2 takes them in one place only"
     assert asked["IamInstanceProfile"] == {"Name": "runner"}
     assert asked["InstanceMarketOptions"] == {
         "MarketType": "spot",
@@ -121,6 +128,9 @@ def test_a_request_says_everything_of_its_offering_and_its_key() -> None:
         },
     }
     assert "KeyName" not in asked
+    anywhere = replace(offering, settings={"ami": "ami-1", "security_groups": "sg-1"})
+    asked = ec2.launch(a_wish(offering=anywhere))
+    assert asked["SecurityGroupIds"] == ["sg-1"]
     assert "NetworkInterfaces" not in asked
 
 
@@ -131,6 +141,8 @@ def test_a_template_or_the_image_of_the_class_serves_as_well() -> None:
     assert "ImageId" not in asked
     of_class = CapacityClass(image="ami-9")
     assert ec2.launch(a_wish(offering=Offering(name="o"), capacity=of_class))["ImageId"] == "ami-9"
+    on_record = ec2.launch(a_wish(image="ami-7", capacity=of_class))
+    assert on_record["ImageId"] == "ami-7", "a rollout gives new machines another image"
     with pytest.raises(InvalidSpec, match="neither an image"):
         ec2.launch(a_wish(offering=Offering(name="o")))
 
@@ -159,6 +171,18 @@ def test_an_error_of_a_create_is_told_by_its_code(
 ) -> None:
     answer = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
     assert type(aws_errors.ours(aws_errors.read(answer), what="x", writes=True)) is error
+
+
+@pytest.mark.case("FLT-080")
+@pytest.mark.parametrize("headers", [None, "x", {"retry-after": ["7"]}, {"retry-after": None}])
+def test_a_code_stays_what_it_is_whatever_else_of_the_answer_cannot_be_read(
+    headers: object,
+) -> None:
+    meta = {"HTTPStatusCode": "?", "HTTPHeaders": headers}
+    answer = {"Error": {"Code": "VcpuLimitExceeded"}, "ResponseMetadata": meta}
+    error = aws_errors.ours(aws_errors.read(answer), what="x", writes=True)
+    assert type(error) is ProviderQuotaExceeded
+    assert type(aws_errors.ours(aws_errors.read("?"), what="x", writes=True)) is Ambiguous
 
 
 def test_a_server_fault_on_looking_changed_nothing() -> None:
