@@ -1,5 +1,6 @@
 """Fleets, for those who say how much capacity there shall be, and for those who ask why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -118,11 +119,7 @@ def apply_fleet(
     name: FleetPath, message: ApplyFleet, deps: Deps, who: FleetManager
 ) -> AppliedFleet:
     """Make a fleet, or replace its document; machines that exist keep what they were made with."""
-    spec = fleet_document.read(message.document)
-    if spec.name != name:
-        raise InvalidRequest(
-            "the document is that of another fleet", field="name", value=spec.name, allowed=name
-        )
+    spec = spec_of(name, message.document)
     if message.dry_run:
         return _would(deps, spec)
     with deps.change_for(who) as connection:
@@ -135,6 +132,20 @@ def apply_fleet(
             rng=deps.rng,
         )
     return _applied(before, found.spec, found.outcome, version=found.version, dry_run=False)
+
+
+def spec_of(name: str, document: Mapping[str, object]) -> FleetSpec:
+    """Read the document of a fleet.
+
+    Raises:
+        InvalidRequest: it cannot be read, or is that of another fleet.
+    """
+    spec = fleet_document.read(document)
+    if spec.name != name:
+        raise InvalidRequest(
+            "the document is that of another fleet", field="name", value=spec.name, allowed=name
+        )
+    return spec
 
 
 def _would(deps: ApiDependencies, spec: FleetSpec) -> AppliedFleet:
