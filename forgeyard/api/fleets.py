@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
+from forgeyard.addresses import LOOPBACK
 from forgeyard.api.callers import (
     FleetDrainer,
     FleetFreezer,
@@ -18,9 +20,10 @@ from forgeyard.api.callers import (
 from forgeyard.api.checkup import Checkup
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.intents import Because
-from forgeyard.errors import InvalidRequest
+from forgeyard.errors import InvalidRequest, NotFound
 from forgeyard.fleet import doctor, sanity
 from forgeyard.fleet.differences import Difference, differences
+from forgeyard.fleet.doctor import Door
 from forgeyard.model import fleet_document
 from forgeyard.model.caller import Caller
 from forgeyard.model.fleet import FleetSpec, FleetState, Override
@@ -103,8 +106,34 @@ def examine_fleets(
     with read(deps.engine) as connection:
         seen = fleet_symptoms.read_symptoms(connection, fleet)
         waiting = fleet_views.demand(connection, deps.config.partition)
-    checks = doctor.examine(seen, waiting.unserved)
+    checks = doctor.examine(seen, waiting.unserved, door=_door(deps))
     return Checkup(verdict=worst(checks), checks=checks)
+
+
+def _door(deps: ApiDependencies) -> Door:
+    """Tell where new machines are told to enrol, and what is asked of them there."""
+    config, url = deps.config, deps.config.fleet_url()
+    takes_certificates = config.api.agent_identity != "token"
+    return Door(
+        url=url,
+        is_local=urlsplit(url).hostname in LOOPBACK,
+        takes_certificates=takes_certificates,
+        trouble=_signing_trouble(deps) if takes_certificates else "",
+        agent_versions=config.api.agent_versions,
+        at_home=frozenset(
+            name
+            for name, provider in config.fleets.providers.items()
+            if provider.kind in ("local", "manual")
+        ),
+    )
+
+
+def _signing_trouble(deps: ApiDependencies) -> str:
+    try:
+        deps.trust.issuing()
+    except NotFound as error:
+        return error.message
+    return ""
 
 
 @router.get("/{name}", dependencies=READS)

@@ -252,7 +252,9 @@ def _health(connection: sa.Connection, view: FleetView, *, now: int) -> tuple[Fl
         return FleetHealth.CAPACITY_CONSTRAINED, next(iter(closed.values()))
     sick = connection.execute(_SICK, {"own": view.fleet_id, "since": now - HOUR_MS}).all()
     if len(sick) >= SICK_STARTS:
-        return FleetHealth.BOOTSTRAP_DEGRADED, f"{len(sick)} did not come up: {sick[0][0]}"
+        said = f"{len(sick)} did not come up: {sick[0][0]}"
+        is_any_well = any(one.healthy_at is not None and one.is_healthy for one in view.instances)
+        return FleetHealth.BOOTSTRAP_DEGRADED if is_any_well else FleetHealth.UNHEALTHY, said
     return FleetHealth.HEALTHY, ""
 
 
