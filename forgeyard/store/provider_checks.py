@@ -1,12 +1,14 @@
 """What a provider says of our credentials, images and places: asked by workers, read by doctors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
 
 from forgeyard.fleet.ports import Check, CheckLevel
 from forgeyard.model.fleet import FleetSpec, Offering
+from forgeyard.redaction import redacted
 from forgeyard.store import changes, codec, fleet_tables
 
 EVERY_MS: Final = 10 * 60 * 1000
@@ -26,7 +28,8 @@ def due(connection: sa.Connection, provider: str, *, now: int) -> tuple[Offering
 
 def keep(connection: sa.Connection, provider: str, found: Sequence[Check], *, now: int) -> None:
     """Write down what a look has shown."""
-    kept = codec.encode(tuple(found[:MOST_KEPT]), tuple[Check, ...])
+    shown = tuple(replace(one, text=redacted(one.text)) for one in found[:MOST_KEPT])
+    kept = codec.encode(shown, tuple[Check, ...])
     keys = {"provider": provider, "fleet_id": "", "offering": ""}
     said = {"checks": kept, "checked_at": now}
     changes.upsert(connection, _breakers, {**keys, **said}, changes=said)
