@@ -164,7 +164,7 @@ def test_a_fleet_grows_in_a_burst_and_then_by_the_minute() -> None:
     assert [permits(after, NOW + s * 1_000) for s in (0, 9, 10, 60, 600)] == [0, 0, 1, 6, 10]
 
 
-@pytest.mark.requirement("PLN-008", "FOP-025")
+@pytest.mark.requirement("PLN-007", "PLN-008", "FOP-025")
 def test_machines_are_kept_even_over_zones() -> None:
     placement = Placement(spread=Spread.ZONE)
     view = a_fleet(offerings=(CHEAP, DEAR), placement=placement, instances=some(2, a_busy))
