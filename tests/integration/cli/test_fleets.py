@@ -229,6 +229,7 @@ def test_the_doctor_names_what_is_wrong_and_fails_for_what_does_not_heal(house: 
     [
         *("apply", "list", "status", "explain", "scale", "unscale", "drain", "freeze", "activate"),
         *("delete", "pin", "unpin", "retire", "release", "instances", "demand", "doctor", "cost"),
+        "forecast",
         *("reservation create", "reservation cancel", "reservation list"),
         *("provider freeze", "provider thaw"),
     ],
