@@ -20,7 +20,7 @@ from forgeyard.fleet import sanity
 from forgeyard.fleet.forecast import Advice, Outlook
 from forgeyard.fleet.simulate import Tick, more_jobs, news, play
 from forgeyard.fleet.view import ClampKind, FleetDecision, FleetView
-from forgeyard.model.fleet import FleetSpec, Override
+from forgeyard.model.fleet import DAY_MS, FleetSpec, Override
 from forgeyard.model.permission import Permission
 from forgeyard.model.units import brief_duration
 from forgeyard.scheduler.demand import unmet
@@ -39,7 +39,7 @@ from forgeyard.store.fleet_reading import JOBS_READ, Reading
 
 router = APIRouter(prefix="/v1/fleets", tags=["fleets"])
 MOST_TICKS: Final = 720
-"""An hour of a fleet that is looked at every five seconds."""
+"""An hour of a fleet that is looked at every five seconds; what is longer is played coarsely."""
 USUAL_MS: Final = 20 * 60 * 1000
 
 
@@ -116,8 +116,8 @@ def _heeding(spec: FleetSpec, advice: Advice, last: FleetDecision | None) -> tup
 @router.post("/{name}:simulate", dependencies=[needs(Permission.FLEET_READ)])
 def simulate_fleet(name: FleetPath, message: SimulateFleet, deps: Deps) -> SimulatedFleet:
     """Play the planner forward with other wishes; nothing is written and nothing is made."""
-    every = int(deps.config.fleets.look_s * 1000)
-    sanity.demand_span("for_ms", message.for_ms, most=every * MOST_TICKS)
+    sanity.demand_span("for_ms", message.for_ms, most=DAY_MS)
+    every = max(int(deps.config.fleets.look_s * 1000), -(-message.for_ms // MOST_TICKS))
     with read(deps.engine) as connection:
         fleet_id = str(fleets.find(connection, name)["fleet_id"])
         found = fleet_reading.read(connection, deps.config.partition, deps.policy(connection))
@@ -139,7 +139,10 @@ def simulate_fleet(name: FleetPath, message: SimulateFleet, deps: Deps) -> Simul
     return SimulatedFleet(
         fleet=next(it.spec.name for it in found.fleets if it.fleet_id == fleet_id),
         every_ms=every,
-        assumptions=_assumptions(found.fleets, fleet_id, boots[fleet_id]),
+        assumptions=(
+            f"every fleet decides every {brief_duration(every)}",
+            *_assumptions(found.fleets, fleet_id, boots[fleet_id]),
+        ),
         ticks=news(ticks),
     )
 

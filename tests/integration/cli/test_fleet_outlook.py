@@ -189,6 +189,8 @@ def test_other_bounds_more_jobs_and_another_document_are_tried_without_trace(
     crowd = played(waiting, "--with", "max=20", "--jobs", "40", "--json").json()["ticks"]
     assert len(crowd[0]["decision"]["launch"]) == 13
     assert crowd[0]["waiting"] == 52
+    day = played(waiting, "--for", "24h", "--json").json()
+    assert (day["every_ms"], day["ticks"][-1]["after"]) == (120_000, 86_400_000)
     Path("other.yaml").write_text(FLEET.replace("max: 2", "max: 9, up: {per_minute: 1, burst: 1}"))
     slow = played(waiting, "-f", "other.yaml", "--for", "5m", "--json").json()["ticks"]
     made = [one["after"] for one in slow if one["decision"]["launch"]]
@@ -197,7 +199,7 @@ def test_other_bounds_more_jobs_and_another_document_are_tried_without_trace(
     least = played(waiting, "--with", "min=2", "--with", "max=1", code=2)
     assert "at least 2 machines and at most 1" in least.err
     assert "--with" in played(waiting, "--with", "warm=3", code=2).err
-    assert "more than 0" in played(waiting, "--for", "2h", code=2).err
+    assert "more than 0" in played(waiting, "--for", "25h", code=2).err
     did(waiting, "fleet", "explain", "builders", "--jobs", "4", code=2)
 
 
