@@ -19,6 +19,7 @@ from forgeyard.api import (
     checkup,
     codec,
     enrolments,
+    fleet_outlook,
     fleets,
     health,
     images,
@@ -54,7 +55,7 @@ ROUTERS: Final = (
     *(policy.router, metrics.router, scopes.router, scopes.order_router),
     *(store.router, tokens.router, tokens.self_router, auditing.router),
     *(fleets.router, machines.router, machines.provider_router, machines.demand_router),
-    *(images.router, rollouts.router),
+    *(fleet_outlook.router, images.router, rollouts.router),
     *(enrolments.router, enrolments.runner_router, codec.router),
 )
 

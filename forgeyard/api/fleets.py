@@ -1,11 +1,14 @@
 """Fleets, for those who say how much capacity there shall be, and for those who ask why."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Path, Query
 from pydantic import Field
 
+from forgeyard.addresses import LOOPBACK
 from forgeyard.api.callers import (
     FleetDrainer,
     FleetFreezer,
@@ -17,9 +20,10 @@ from forgeyard.api.callers import (
 from forgeyard.api.checkup import Checkup
 from forgeyard.api.dependencies import ApiDependencies, Deps
 from forgeyard.api.intents import Because
-from forgeyard.errors import InvalidRequest
+from forgeyard.errors import InvalidRequest, NotFound
 from forgeyard.fleet import doctor, sanity
 from forgeyard.fleet.differences import Difference, differences
+from forgeyard.fleet.doctor import Door
 from forgeyard.model import fleet_document
 from forgeyard.model.caller import Caller
 from forgeyard.model.fleet import FleetSpec, FleetState, Override
@@ -102,8 +106,34 @@ def examine_fleets(
     with read(deps.engine) as connection:
         seen = fleet_symptoms.read_symptoms(connection, fleet)
         waiting = fleet_views.demand(connection, deps.config.partition)
-    checks = doctor.examine(seen, waiting.unserved)
+    checks = doctor.examine(seen, waiting.unserved, door=_door(deps))
     return Checkup(verdict=worst(checks), checks=checks)
+
+
+def _door(deps: ApiDependencies) -> Door:
+    """Tell where new machines are told to enrol, and what is asked of them there."""
+    config, url = deps.config, deps.config.fleet_url()
+    takes_certificates = config.api.agent_identity != "token"
+    return Door(
+        url=url,
+        is_local=urlsplit(url).hostname in LOOPBACK,
+        takes_certificates=takes_certificates,
+        trouble=_signing_trouble(deps) if takes_certificates else "",
+        agent_versions=config.api.agent_versions,
+        at_home=frozenset(
+            name
+            for name, provider in config.fleets.providers.items()
+            if provider.kind in ("local", "manual")
+        ),
+    )
+
+
+def _signing_trouble(deps: ApiDependencies) -> str:
+    try:
+        deps.trust.issuing()
+    except NotFound as error:
+        return error.message
+    return ""
 
 
 @router.get("/{name}", dependencies=READS)
@@ -118,11 +148,7 @@ def apply_fleet(
     name: FleetPath, message: ApplyFleet, deps: Deps, who: FleetManager
 ) -> AppliedFleet:
     """Make a fleet, or replace its document; machines that exist keep what they were made with."""
-    spec = fleet_document.read(message.document)
-    if spec.name != name:
-        raise InvalidRequest(
-            "the document is that of another fleet", field="name", value=spec.name, allowed=name
-        )
+    spec = spec_of(name, message.document)
     if message.dry_run:
         return _would(deps, spec)
     with deps.change_for(who) as connection:
@@ -135,6 +161,20 @@ def apply_fleet(
             rng=deps.rng,
         )
     return _applied(before, found.spec, found.outcome, version=found.version, dry_run=False)
+
+
+def spec_of(name: str, document: Mapping[str, object]) -> FleetSpec:
+    """Read the document of a fleet.
+
+    Raises:
+        InvalidRequest: it cannot be read, or is that of another fleet.
+    """
+    spec = fleet_document.read(document)
+    if spec.name != name:
+        raise InvalidRequest(
+            "the document is that of another fleet", field="name", value=spec.name, allowed=name
+        )
+    return spec
 
 
 def _would(deps: ApiDependencies, spec: FleetSpec) -> AppliedFleet:

@@ -8,18 +8,25 @@ import sqlalchemy as sa
 from fastapi import APIRouter, Path
 
 from forgeyard.api.callers import RunReader, needs
-from forgeyard.api.dependencies import Deps
+from forgeyard.api.dependencies import ApiDependencies, Deps
+from forgeyard.fleet.matching import why_not
+from forgeyard.fleet.telling import told_of_job
+from forgeyard.model.caller import Caller
 from forgeyard.model.permission import Permission
+from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.model.transitions import JobState, LeaseState
 from forgeyard.model.units import Bytes, MilliCpu, Resources
 from forgeyard.scheduler import telling
+from forgeyard.scheduler.demand import class_with
 from forgeyard.scheduler.explain import Background, Explanation, explain
 from forgeyard.scheduler.scene import BEST
+from forgeyard.scheduler.snapshot import SchedulingJob, Snapshot
 from forgeyard.scheduler.suggest import Suggestion, suggest
 from forgeyard.store import (
     capacity,
     estimates,
     figures,
+    fleet_reading,
     overview,
     parked_classes,
     snapshot,
@@ -44,6 +51,8 @@ class JobScheduling(Explanation):
     state: JobState
     attempts: tuple[views.AttemptView, ...]
     """Where it went so far, with the score that sent it there."""
+    fleets: Mapping[str, str]
+    """While no runner can take it: why each fleet makes no machine for it; empty if it could."""
     text: str
     """All of it as people read it."""
 
@@ -83,13 +92,38 @@ def explain_job(
     shown = next(one for one in run.jobs if one.job_id == job_id)
     found = replace(found, sentence=_sentence(shown, found))
     parts = {name: getattr(found, name) for name in Explanation.__slots__}
+    waits = shown.state == JobState.ELIGIBLE and found.code is not None
+    why = _fleets(deps, job, seen, in_force.policy, who) if waits else {}
+    text = telling.text(found)
     return JobScheduling(
         **parts,
         run_name=run.name,
         state=JobState(shown.state),
         attempts=shown.attempts,
-        text=telling.text(found),
+        fleets=why,
+        text=f"{text}\n\n{told_of_job(why)}" if why else text,
     )
+
+
+def _fleets(
+    deps: ApiDependencies,
+    job: SchedulingJob,
+    seen: Snapshot,
+    policy: SchedulingPolicy,
+    who: Caller,
+) -> dict[str, str]:
+    """Say of every fleet why it makes no machine for a job; empty if it could (DEM-016).
+
+    Who belongs to a tenant is told nothing of the fleets of others.
+    """
+    wanted = class_with(job, now=seen.taken_at)
+    with read(deps.engine) as connection:
+        views = fleet_reading.views(connection, seen.runners, policy, now=seen.taken_at)
+    return {
+        one.spec.name: why_not(one, wanted)
+        for one in views
+        if who.tenant_id is None or one.spec.scope.tenant_id in (None, who.tenant_id)
+    }
 
 
 def _background(connection: sa.Connection, job_id: str, *, version: int) -> Background:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -10,11 +11,13 @@ import typer
 from forgeyard.cli import output
 from forgeyard.cli.client import path_of, shaped
 from forgeyard.cli.fleet import API_FLEETS, FleetName
+from forgeyard.cli.fleet_outlook import Wish, put_simulated, simulate
 from forgeyard.cli.fleet_shapes import Decision, Demand, Machine, Plan, Price, Standing
 from forgeyard.cli.links import fleet_link, instance_link, temporal_ui
 from forgeyard.cli.options import DataDir, Json, TokenFile, Url, connect, settings
 from forgeyard.cli.scheduler_shapes import Checkup
 from forgeyard.cli.watching import now_ms
+from forgeyard.errors import InvalidRequest
 
 app = typer.Typer()
 LIST_COLUMNS: Final = (
@@ -154,6 +157,22 @@ def _sentence(one: Decision, now: int) -> str:
 def explain(
     fleet: FleetName,
     last: Annotated[int, typer.Option("--last", min=1, max=200, help="How many decisions.")] = 1,
+    would: Annotated[
+        bool, typer.Option("--simulate", help="Say what it would do from now on; do nothing.")
+    ] = False,
+    bounds: Annotated[
+        list[str] | None, typer.Option("--with", metavar="BOUND=N", help="If min or max were N.")
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option("-f", "--file", metavar="FILE", help="If that were applied.")
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="If so many more jobs waited.")] = 0,
+    like: Annotated[
+        str | None, typer.Option("--like", metavar="JOB", help="Like this one: its id, or RUN/JOB.")
+    ] = None,
+    lasts: Annotated[
+        str | None, typer.Option("--for", metavar="DURATION", help="How far; else 20 minutes.")
+    ] = None,
     as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -161,17 +180,32 @@ def explain(
 ) -> None:
     """Say why a fleet makes or lets go of as many machines as it does, and no more.
 
+    With --simulate: what it would do from now on, under other wishes. Nothing is changed.
+
     \b
     Examples:
       forgeyard fleet explain builders
       forgeyard fleet explain builders --last 10
+      forgeyard fleet explain builders --simulate --with max=20 --jobs 50
     """
+    wish = Wish(bounds=bounds or (), file=file, jobs=jobs, like=like, lasts=lasts)
+    if not would and not wish.is_empty:
+        raise InvalidRequest("these are for a simulation", field="--simulate", allowed="with them")
     with connect(url, token_file, data_dir) as client:
-        answer = client.get(path_of("v1", "fleets", fleet, "decisions"), limit=last)
-        standing = None if as_json else client.get(path_of("v1", "fleets", fleet))
+        if would:
+            answer, standing = simulate(client, fleet, wish), None
+        else:
+            answer = client.get(path_of("v1", "fleets", fleet, "decisions"), limit=last)
+            standing = None if as_json else client.get(path_of("v1", "fleets", fleet))
     if as_json:
         output.put_json(answer)
-        return
+    elif would:
+        put_simulated(answer)
+    else:
+        _explain(fleet, answer, standing)
+
+
+def _explain(fleet: str, answer: object, standing: object) -> None:
     found = shaped(tuple[Decision, ...], answer)
     if not found:
         output.say(f"nobody has decided about fleet {fleet} yet; is a worker running?")
@@ -287,16 +321,20 @@ def demand(
             one.requirement_class[:SHORT],
             str(one.count),
             str(one.excluded),
-            output.duration(one.oldest_wait),
+            output.duration(one.oldest_wait_ms),
             one.priority,
+            f"{output.cores(one.requested.cpu)} cores, {output.size(one.requested.memory)}",
             _served(found, one.requirement_class),
         )
         for one in found.classes
     ]
-    columns = ("class", "jobs", "held back", "oldest", "priority", "served by")
+    columns = ("class", "jobs", "held back", "oldest", "priority", "asked for", "served by")
     output.put_table(columns, rows, empty="no job waits for room")
+    wants = {one.requirement_class: ", ".join(one.wants) for one in found.classes}
     for left in found.unserved:
         output.put(f"{left.requirement_class[:SHORT]}: {left.count} jobs that no fleet serves")
+        if wants.get(left.requirement_class):
+            output.put(f"  each wants {wants[left.requirement_class]}")
         for fleet, reason in sorted(left.reasons.items()):
             output.put(f"  {fleet}: {reason}")
 

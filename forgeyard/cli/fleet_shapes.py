@@ -245,9 +245,11 @@ class Waiting:
 
     requirement_class: str
     count: int = 0
-    oldest_wait: int = 0
+    oldest_wait_ms: int = 0
     priority: str = ""
     excluded: int = 0
+    requested: Amounts = field(default_factory=Amounts)
+    wants: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,3 +269,64 @@ class Demand:
     classes: tuple[Waiting, ...] = ()
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     unserved: tuple[Unserved, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackTest:
+    """How far off a model was."""
+
+    model: str
+    origins: int = 0
+    mae: float = 0.0
+    coverage: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """How many machines are expected to be needed, or why nobody says."""
+
+    count: int | None = None
+    low: int | None = None
+    high: int | None = None
+    model: str = ""
+    version: int = 0
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """A forecast with what it rests on."""
+
+    advice: Advice
+    considered: tuple[BackTest, ...] = ()
+    until: int = 0
+    reserved: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """A forecast, and whether a fleet goes by it."""
+
+    fleet: str
+    outlook: Outlook
+    is_heeded: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimulatedTick:
+    """What a fleet would decide after a while."""
+
+    after: int
+    came: int = 0
+    gone: int = 0
+    waiting: int = 0
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What a fleet would do, and what was taken for granted."""
+
+    assumptions: tuple[str, ...] = ()
+    ticks: tuple[SimulatedTick, ...] = ()

@@ -18,6 +18,7 @@ from forgeyard.cli import (
     enrolment,
     fleet,
     fleet_asking,
+    fleet_outlook,
     fleet_rollout,
     fleet_wishing,
     image,
@@ -58,6 +59,7 @@ runner.app.registered_commands += enrolment.app.registered_commands
 app.add_typer(pool.app, name="pool")
 app.add_typer(fleet.app, name="fleet")
 fleet.app.registered_commands += fleet_asking.app.registered_commands
+fleet.app.registered_commands += fleet_outlook.app.registered_commands
 fleet.app.registered_commands += fleet_wishing.app.registered_commands
 fleet.app.add_typer(fleet_wishing.reservation, name="reservation")
 fleet.app.add_typer(fleet_wishing.provider, name="provider")

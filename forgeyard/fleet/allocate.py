@@ -11,7 +11,7 @@ from itertools import groupby
 from forgeyard.fleet.bounds import most
 from forgeyard.fleet.choosing import open_offerings
 from forgeyard.fleet.cost import Budget
-from forgeyard.fleet.matching import Promises, match
+from forgeyard.fleet.matching import Promises, why_not
 from forgeyard.fleet.muster import Muster, muster
 from forgeyard.fleet.need import load_of, packing_of
 from forgeyard.fleet.packing import Load, fitting, size_of
@@ -72,9 +72,7 @@ class _Desk:
 
     def why_not(self, wanted: DemandClass) -> str:
         """Say why it may not serve a class."""
-        if wanted.requirement_class in self.view.futile:
-            return "its machines came up for such jobs in vain"
-        return match(self.view, wanted).text
+        return why_not(self.view, wanted)
 
     def can_serve(self, wanted: DemandClass) -> bool:
         """Tell whether its machines could run the jobs of a class."""

@@ -4,12 +4,14 @@ Whether a provider lets us in, and has our images, is asked by whoever can talk 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from forgeyard.fleet import sanity
 from forgeyard.fleet.view import Unserved
+from forgeyard.model.capability import in_range
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import FleetHealth, FleetSpec, FleetState
 from forgeyard.model.units import brief_duration
@@ -56,15 +58,41 @@ class FleetSymptoms:
     """Machines that failed, were given up or are kept for a look, within the last hour."""
     unadmitted: tuple[SickMachine, ...] = ()
     """Machines whose runner was not admitted: its version, its capabilities, its certificate."""
+    enrolled: int = 0
+    """Machines that used their token within the last hour."""
+    silent: tuple[SickMachine, ...] = ()
+    """Machines that were seen running within the last hour, and did not come in time."""
+    tokens: tuple[SickMachine, ...] = ()
+    """Machines whose token came with two keys, or with who was not the machine that was meant."""
+    agents: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The version of the agent on each of its machines, by the name of the runner."""
     hourly: int = 0
     spent_today: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """Where new machines are told to enrol, and what is asked of them there."""
+
+    url: str = ""
+    is_local: bool = False
+    """Whether only this very host reaches it."""
+    takes_certificates: bool = True
+    """Else agents come with the token of the data directory, which leaves this host never."""
+    trouble: str = ""
+    """Why nothing can be signed for those who come, if so."""
+    agent_versions: str = ""
+    """Which versions of the agent are let in, as a range; empty for every one."""
+    at_home: frozenset[str] = frozenset()
+    """Providers whose machines are on this host, or where people say."""
+
+
 _Found = tuple[CheckVerdict, str, str]
+OPEN: Final = Door()
 
 
 def examine(
-    fleets: Iterable[FleetSymptoms], unserved: Iterable[Unserved] = ()
+    fleets: Iterable[FleetSymptoms], unserved: Iterable[Unserved] = (), *, door: Door = OPEN
 ) -> tuple[Check, ...]:
     """Make every check for every fleet, and one for the jobs that none of them serves."""
     checks: tuple[tuple[str, Callable[[FleetSymptoms], _Found]], ...] = (
@@ -72,6 +100,9 @@ def examine(
         ("reconciler", _reconciler),
         ("provider", _provider),
         ("bootstrap", _bootstrap),
+        ("egress", partial(_egress, door)),
+        ("enrolment", partial(_enrolment, door)),
+        ("versions", partial(_versions, door)),
         ("deadlines", _deadlines),
         ("admission", _admission),
         ("capacity", _capacity),
@@ -138,6 +169,55 @@ def _bootstrap(seen: FleetSymptoms) -> _Found:
 
 
 _LOOK: Final = "Look at them with `forgeyard fleet instances`."
+
+
+def _egress(door: Door, seen: FleetSymptoms) -> _Found:
+    """Judge whether machines reach us, by those that were seen running (FRC-036)."""
+    if door.is_local and seen.spec.provider not in door.at_home:
+        said = f"Machines are told to enrol at {door.url}, where each of them finds itself."
+        return FAIL, said, "Set fleets.agent_url to where they reach the agent API."
+    if not seen.silent:
+        return OK, f"Every machine that ran has reached {door.url or 'the agent API'}.", ""
+    named = _several([one.runner_name for one in seen.silent])
+    said = f"Seen running, and never came to {door.url or 'the agent API'}: {named}."
+    if seen.enrolled:
+        return WARN, f"{said} {seen.enrolled} others did.", _LOOK
+    advice = "See whether their network lets them out, and whether the image starts the agent."
+    return FAIL, said, advice
+
+
+def _enrolment(door: Door, seen: FleetSymptoms) -> _Found:
+    """Judge the way from a token to a certificate (FRC-035)."""
+    if not door.takes_certificates and seen.spec.provider not in door.at_home:
+        said = "Agents come with the token of the data directory, which no machine elsewhere has."
+        return FAIL, said, "Make an authority, and set api.agent_identity to certificate."
+    if door.trouble:
+        return FAIL, f"No machine can get a certificate: {door.trouble}.", "See `forgeyard ca`."
+    if seen.tokens:
+        named = _several([f"{one.runner_name}: {one.why}" for one in seen.tokens])
+        return (
+            WARN,
+            f"Tokens that led nobody in: {named}.",
+            "See `forgeyard runner invitations`; somebody may have copied it.",
+        )
+    return OK, f"{seen.enrolled} machines used their token within the last hour.", ""
+
+
+def _versions(door: Door, seen: FleetSymptoms) -> _Found:
+    """Compare the agents of its machines with what is let in (FRC-037)."""
+    wanted = door.agent_versions
+    versions = ", ".join(sorted({one or "unknown" for one in seen.agents.values()}))
+    if not wanted:
+        return OK, f"Every version is let in; there are: {versions or 'none'}.", ""
+    wrong = [
+        f"{name} has {version or 'an unknown one'}"
+        for name, version in sorted(seen.agents.items())
+        if not in_range(version or None, wanted)
+    ]
+    if wrong:
+        said = f"Agents have to be {wanted}, but {_several(wrong)}."
+        return FAIL, said, "Renew the image; machines with it are not admitted again."
+    return OK, f"Its agents are {wanted}: {versions or 'there are none yet'}.", ""
 
 
 def _deadlines(seen: FleetSymptoms) -> _Found:

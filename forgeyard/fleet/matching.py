@@ -50,6 +50,14 @@ def match(view: FleetView, wanted: DemandClass) -> Match:
     return Match(offerings=able, against=against)
 
 
+def why_not(view: FleetView, wanted: DemandClass) -> str:
+    """Say why a fleet makes nothing for a class, or nothing if it would."""
+    if wanted.requirement_class in view.futile:
+        return "its machines came up for such jobs in vain"
+    found = match(view, wanted)
+    return "" if found.offerings else found.text
+
+
 class Promises:
     """The runners that the machines of a fleet will be, one for all offerings that are alike."""
 

@@ -1,6 +1,7 @@
 """A decision in one sentence, for the Temporal UI and the demo; `fleet explain` says more."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from forgeyard.fleet.view import FleetDecision, FleetView
 
@@ -16,6 +17,20 @@ def told(view: FleetView, decision: FleetDecision) -> str:
         parts.append(f"takes {len(decision.keep)} back that were draining")
     bounds = "".join(f"; {clamp.text}" for clamp in decision.clamps)
     return f"{', '.join(parts)}{bounds}"
+
+
+def told_of_job(reasons: Mapping[str, str]) -> str:
+    """Say which fleets could make a machine for a job, and why the others could not (DEM-016).
+
+    The reasons are those of `matching.why_not`, by the name of the fleet.
+    """
+    able = any(not reason for reason in reasons.values())
+    title = "fleets" if able else "no fleet can make a machine for it"
+    lines = (
+        f"  {fleet}: {reason or 'could make a machine for it'}"
+        for fleet, reason in sorted(reasons.items())
+    )
+    return "\n".join((title, *lines))
 
 
 def _plain(word: str) -> str:

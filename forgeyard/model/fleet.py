@@ -62,6 +62,7 @@ class FleetHealth(StrEnum):
     PROVIDER_DEGRADED = "provider_degraded"
     BOOTSTRAP_DEGRADED = "bootstrap_degraded"
     UNHEALTHY = "unhealthy"
+    """Machines do not come up, and none that did is well."""
 
 
 class IsolationClass(StrEnum):

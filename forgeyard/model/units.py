@@ -69,6 +69,15 @@ class Resources:
             slots=self.slots + other.slots,
         )
 
+    def times(self, count: int) -> "Resources":
+        """Tell what so many of these are together."""
+        return Resources(
+            cpu=MilliCpu(self.cpu * count),
+            memory=Bytes(self.memory * count),
+            disk=Bytes(self.disk * count),
+            slots=self.slots * count,
+        )
+
     def within(self, other: "Resources") -> "Resources":
         """Cut every dimension down to what `other` has."""
         return Resources(

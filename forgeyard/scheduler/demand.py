@@ -14,6 +14,7 @@ from itertools import chain
 
 from forgeyard.model.job import Priority
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.model.units import Resources
 from forgeyard.scheduler.bounds import BoundKind
 from forgeyard.scheduler.order import BASE
 from forgeyard.scheduler.place import Cycle
@@ -37,6 +38,11 @@ class DemandClass:
     """The highest among them."""
     excluded: int = 0
     """As many more wait, for whom a machine would change nothing."""
+
+    @property
+    def requested(self) -> Resources:
+        """Add up what its jobs ask for (DEM-003)."""
+        return self.example.resources.times(self.count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +79,11 @@ def unmet(snapshot: Snapshot, policy: SchedulingPolicy) -> Demand:
         classes=classes,
         placing=placing,
     )
+
+
+def class_with(job: SchedulingJob, *, now: int) -> DemandClass:
+    """Describe a single job as demand, whatever room there is."""
+    return _class(class_of(job), [job], [], now=now)
 
 
 def class_of(job: SchedulingJob) -> str:

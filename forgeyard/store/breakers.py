@@ -18,6 +18,7 @@ from forgeyard.errors import (
     ProviderQuotaExceeded,
     Throttled,
 )
+from forgeyard.redaction import redacted
 from forgeyard.store import changes, fleet_tables
 
 MINUTE_MS: Final = 60_000
@@ -82,7 +83,7 @@ def failed(
     connection.execute(
         sa.update(_breakers)
         .where(own)
-        .values(open_until=until, code=error.code, text=error.message[:500], at=now)
+        .values(open_until=until, code=error.code, text=redacted(error.message)[:500], at=now)
     )
     return until
 

@@ -16,7 +16,9 @@ from forgeyard.errors import Conflict
 from forgeyard.fleet.view import Allocation, FleetDecision, FleetView, Launch
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import FleetHealth, FleetState
+from forgeyard.model.units import Resources
 from forgeyard.scheduler.demand import Demand
+from forgeyard.scheduler.words import wanted_texts
 from forgeyard.store import (
     changes,
     codec,
@@ -35,6 +37,7 @@ HOUR_MS: Final = 3600 * 1000
 DAY_MS: Final = 24 * HOUR_MS
 UNTENDED_MS: Final = 30_000
 """After so long without a decision a fleet has perhaps lost its reconciler."""
+NOTHING: Final = Resources()
 SICK_STARTS: Final = 3
 """Machines that did not come up within an hour, until a fleet is said to have trouble with it."""
 _fleets, _instances = fleet_tables.fleets, fleet_tables.capacity_instances
@@ -54,6 +57,10 @@ class Waiting:
     priority: str
     example: str
     """The id of one of them: `forgeyard scheduler explain-job` says what it wants."""
+    requested: Resources = NOTHING
+    """What all that count ask for together."""
+    wants: tuple[str, ...] = ()
+    """What each of them must find on its runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +221,8 @@ def _shown(demand: Demand) -> Shown:
                 oldest_wait_ms=one.oldest_wait,
                 priority=one.priority.value,
                 example=one.example.job_id,
+                requested=one.requested,
+                wants=wanted_texts(one.example),
             )
             for one in demand.classes
         ),
@@ -243,7 +252,9 @@ def _health(connection: sa.Connection, view: FleetView, *, now: int) -> tuple[Fl
         return FleetHealth.CAPACITY_CONSTRAINED, next(iter(closed.values()))
     sick = connection.execute(_SICK, {"own": view.fleet_id, "since": now - HOUR_MS}).all()
     if len(sick) >= SICK_STARTS:
-        return FleetHealth.BOOTSTRAP_DEGRADED, f"{len(sick)} did not come up: {sick[0][0]}"
+        said = f"{len(sick)} did not come up: {sick[0][0]}"
+        is_any_well = any(one.healthy_at is not None and one.is_healthy for one in view.instances)
+        return FleetHealth.BOOTSTRAP_DEGRADED if is_any_well else FleetHealth.UNHEALTHY, said
     return FleetHealth.HEALTHY, ""
 
 

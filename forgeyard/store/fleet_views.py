@@ -20,6 +20,7 @@ from forgeyard.store import codec, fleet_tables, fleets, prices, tables
 from forgeyard.store.batch import Query
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
+from forgeyard.store.fleet_decisions import Shown, Waiting
 from forgeyard.store.fleets import FleetRecord
 from forgeyard.store.prices import OfferingPrice
 
@@ -116,37 +117,15 @@ class MachineRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingClass:
-    """Jobs for which the same machines would do, and for which there is no room."""
-
-    requirement_class: str
-    count: int
-    oldest_wait: int
-    """Milliseconds."""
-    priority: str
-    excluded: int = 0
-    """As many more wait, for whom a machine would change nothing."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingDemand:
     """The last demand that anybody decided about, and which fleet serves how much of it."""
 
     demand_id: str = ""
     taken_at: int = 0
-    classes: tuple[WaitingClass, ...] = ()
+    classes: tuple[Waiting, ...] = ()
     shares: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
     """By the name of the fleet, then by class."""
     unserved: tuple[Unserved, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Written:
-    """The parts of a stored demand that people are shown."""
-
-    demand_id: str = ""
-    taken_at: int = 0
-    classes: tuple[WaitingClass, ...] = ()
 
 
 def standings(connection: sa.Connection) -> tuple[FleetStanding, ...]:
@@ -334,7 +313,7 @@ def demand(connection: sa.Connection, partition: str) -> WaitingDemand:
     row = connection.execute(query).mappings().one_or_none()
     if row is None:
         return WaitingDemand()
-    written = codec.decode(_Written, row["demand"])
+    written = codec.decode(Shown, row["demand"])
     allocation = codec.decode(Allocation, row["allocation"])
     names = {fleet_id: name for fleet_id, name in connection.execute(_NAMES)}
     return WaitingDemand(

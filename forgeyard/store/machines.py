@@ -22,6 +22,7 @@ from forgeyard.model.enrolment import Admission
 from forgeyard.model.fleet import FleetSpec, FleetState, LifetimeKind, Offering
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import LIVE_LEASE_STATES
+from forgeyard.redaction import redacted
 from forgeyard.store import changes, codec, fleet_tables, image_standing, tables
 from forgeyard.store.births import draw_id
 from forgeyard.store.changes import INSTANCE, Row
@@ -242,7 +243,7 @@ def seen(connection: sa.Connection, row: Row, machine: Machine, *, now: int) -> 
         operation=(OperationState.SUCCEEDED if done else OperationState.IN_PROGRESS).value,
         provider_ref=row["provider_ref"] or machine.ref,
         machine=machine.state.value,
-        detail=machine.detail[:_TEXT_KEPT],
+        detail=redacted(machine.detail)[:_TEXT_KEPT],
         running_at=row["running_at"] or (now if machine.state is MachineState.RUNNING else None),
         looked_at=now,
         missing_since=None,
@@ -264,12 +265,14 @@ def not_seen(connection: sa.Connection, row: Row, *, now: int) -> Row:
 
 def refused(connection: sa.Connection, row: Row, text: str) -> Row:
     """Note that its provider refused to make it, for certain."""
-    return change(connection, row, operation=OperationState.FAILED.value, detail=text[:_TEXT_KEPT])
+    return change(
+        connection, row, operation=OperationState.FAILED.value, detail=redacted(text)[:_TEXT_KEPT]
+    )
 
 
 def put_off(connection: sa.Connection, row: Row, text: str, *, until: int) -> Row:
     """Note that its provider could not be asked now."""
-    return change(connection, row, detail=text[:_TEXT_KEPT], next_at=until)
+    return change(connection, row, detail=redacted(text)[:_TEXT_KEPT], next_at=until)
 
 
 def used_up(connection: sa.Connection, row: Row) -> Row:

@@ -1,12 +1,14 @@
 """What a provider says of our credentials, images and places: asked by workers, read by doctors."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import sqlalchemy as sa
 
 from forgeyard.fleet.ports import IDENTITY, Check, CheckLevel
 from forgeyard.model.fleet import FleetSpec, Offering
+from forgeyard.redaction import redacted
 from forgeyard.store import changes, codec, fleet_tables
 from forgeyard.store.machines import AUTOSCALER
 
@@ -29,8 +31,9 @@ def due(connection: sa.Connection, provider: str, *, now: int) -> tuple[Offering
 
 def keep(connection: sa.Connection, provider: str, found: Sequence[Check], *, now: int) -> None:
     """Write down what a look has shown; that we are let in as somebody else is audited."""
+    shown = [replace(one, text=redacted(one.text)) for one in found[: MOST_KEPT - 1]]
     known = _told_as(_last(connection, provider))
-    told = _told_as(found)
+    told = _told_as(shown)
     if told and told != known:
         changes.audit(
             connection,
@@ -41,10 +44,9 @@ def keep(connection: sa.Connection, provider: str, found: Sequence[Check], *, no
             detail=f"{known or 'nobody'} to {told}",
             now=now,
         )
-    keeping = [*found[: MOST_KEPT - 1]]
     if known and not told:
-        keeping.append(Check(name=LAST_KNOWN, level=CheckLevel.OK, text=known))
-    kept = codec.encode(tuple(keeping), tuple[Check, ...])
+        shown.append(Check(name=LAST_KNOWN, level=CheckLevel.OK, text=known))
+    kept = codec.encode(tuple(shown), tuple[Check, ...])
     keys = {"provider": provider, "fleet_id": "", "offering": ""}
     said = {"checks": kept, "checked_at": now}
     changes.upsert(connection, _breakers, {**keys, **said}, changes=said)

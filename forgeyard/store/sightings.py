@@ -24,6 +24,7 @@ from forgeyard.fleet.ports import (
 )
 from forgeyard.model.capacity import CapacityInstanceState, MachineState
 from forgeyard.model.fleet import Offering
+from forgeyard.redaction import redacted
 from forgeyard.store import changes, codec, fleet_tables, image_standing, machines
 from forgeyard.store.changes import Row
 
@@ -103,7 +104,7 @@ def observe(
                 connection,
                 row,
                 machine=machine.state.value,
-                detail=machine.detail[:500],
+                detail=redacted(machine.detail)[:500],
                 tended_until=0,
             )
     _compare_images(connection, rows, {one.ref: one for one in ours})

@@ -67,6 +67,7 @@ DOCUMENTS: Final[Mapping[str, tuple[object, int]]] = {
 """The document that is sent there, and which version of it there is."""
 BODIES: Final[Mapping[str, Mapping[str, object]]] = {
     "/v1/fleets/{name}:scale": {"min": 1, "max": 3, **WHY},
+    "/v1/fleets/{name}:simulate": {"min": 1, "max": 3, "jobs": 5, "for_ms": 60_000},
     "/v1/fleets/{name}/reservations": {"quantity": 2, "lead": 60_000, **WHY},
     "/v1/jobs/{job_id}:reprioritise": {"priority": "high", "adjustment": 5, **WHY},
     "/v1/runs/{run_id}:reprioritise": {"priority": "low", **WHY},
@@ -145,6 +146,7 @@ async def furnish(house: House) -> dict[str, Any]:
         "key": "sha256/one",
         "grouping": "tenant",
         "job": "build",
+        "like": runs["waiting_job"],
         "runner": "runner-1",
         "runner_name": "machine-2",
         "fleet": "builders",

@@ -73,6 +73,7 @@ BODIES: Mapping[str, Mapping[str, object]] = {
     "POST /v1/fleets/{name}:freeze": BECAUSE,
     "POST /v1/fleets/{name}:scale": {**BECAUSE, "max": 5},
     "POST /v1/fleets/{name}:scale-up-only": BECAUSE,
+    "POST /v1/fleets/{name}:simulate": {"max": 5, "for_ms": 60_000},
     "POST /v1/fleets/{name}:unscale": BECAUSE,
     "POST /v1/fleets/{name}/reservations": {
         **BECAUSE,
@@ -102,7 +103,7 @@ BODIES: Mapping[str, Mapping[str, object]] = {
 """What routes want to hear that take no empty body."""
 UNRECORDED = {
     *("HEAD /v1/blobs/{digest}", "PUT /v1/blobs/{digest}", "POST /v1/runs", "POST /v1/runs:check"),
-    *("POST /v1/codec/decode", "POST /v1/codec/encode"),
+    *("POST /v1/codec/decode", "POST /v1/codec/encode", "POST /v1/fleets/{name}:simulate"),
     *("POST /v1/runs/{run_id}:rerun-failed", "POST /v1/policy:check", "POST /v1/audit:verify"),
 }
 """Requests that are no GET and change nothing that others rely on; a run is a record of itself."""

@@ -83,7 +83,7 @@ GROWS = FleetDecision(
 )
 
 
-@pytest.mark.requirement("FLM-005", "ALR-007")
+@pytest.mark.requirement("FLM-005", "ALR-007", "DEM-023")
 def test_the_example_makes_two_fleets_and_the_same_file_again_changes_nothing(
     house: House,
 ) -> None:
@@ -134,7 +134,7 @@ def test_nothing_there_is_said_in_words(house: House) -> None:
     assert "has no reservation" in did(house, "reservation", "list", "builders").err
 
 
-@pytest.mark.requirement("FOP-001", "FOP-002", "ALR-010")
+@pytest.mark.requirement("FOP-001", "FOP-002", "ALR-010", "CLI-014", "CLI-015")
 def test_a_fleet_is_frozen_drained_and_let_go(house: House) -> None:
     applied(house)
     for verb, state in (
@@ -151,7 +151,7 @@ def test_a_fleet_is_frozen_drained_and_let_go(house: House) -> None:
     assert [action for action, _ in audited(house)].count("fleet.state") == 5
 
 
-@pytest.mark.requirement("FOP-014", "ALR-009")
+@pytest.mark.requirement("FOP-014", "ALR-009", "CLI-011", "CLI-012", "CLI-013")
 def test_other_bounds_hold_for_as_long_as_was_said(house: House) -> None:
     applied(house)
     said = did(house, "scale", "builders", "--to", "8", "--for", "2h", *WHY).out
@@ -164,7 +164,7 @@ def test_other_bounds_hold_for_as_long_as_was_said(house: House) -> None:
     assert "0 to 10" in did(house, "list").out
 
 
-@pytest.mark.requirement("RSV-001", "ALR-012")
+@pytest.mark.requirement("RSV-001", "ALR-012", "CLI-016")
 def test_capacity_is_reserved_listed_and_given_back(house: House) -> None:
     applied(house)
     wish = ("--machines", "3", "--at", "90m", "--for", "2h", *WHY)
@@ -237,7 +237,7 @@ def test_what_a_price_is_and_who_says_so_is_told(house: House) -> None:
 
 
 @pytest.mark.requirement("FRC-031", "FRC-033", "FOP-005", "DEM-016")
-@pytest.mark.requirement("PRI-071")
+@pytest.mark.requirement("PRI-071", "CLI-017")
 def test_the_doctor_names_what_is_wrong_and_fails_for_what_does_not_heal(house: House) -> None:
     applied(house)
     sick = did(house, "doctor", code=1)
@@ -263,6 +263,7 @@ def test_the_doctor_names_what_is_wrong_and_fails_for_what_does_not_heal(house: 
     [
         *("apply", "list", "status", "explain", "scale", "unscale", "drain", "freeze", "activate"),
         *("delete", "pin", "unpin", "retire", "release", "instances", "demand", "doctor", "cost"),
+        "forecast",
         *("reservation create", "reservation cancel", "reservation list"),
         *("provider freeze", "provider thaw"),
     ],

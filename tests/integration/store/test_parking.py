@@ -305,6 +305,7 @@ def test_a_job_that_no_runner_can_take_ends_with_the_reason(desk: Desk) -> None:
 
 
 @pytest.mark.case("SP-067", "SP-079")
+@pytest.mark.requirement("DEM-006")
 def test_time_without_any_runner_does_not_count_up_to_the_allowance(desk: Desk) -> None:
     desk = allowing(desk, 3)
     run_id = desk.submit(a_job_spec("early", timeouts=patient(2)))

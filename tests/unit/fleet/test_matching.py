@@ -99,6 +99,7 @@ def test_where_a_job_may_run_is_a_hard_bound() -> None:
     assert not serves(view, regions=("asia",))
 
 
+@pytest.mark.requirement("PLN-005", "PLN-007")
 def test_a_placement_leaves_out_offerings_that_are_elsewhere() -> None:
     view = a_fleet(offerings=(CHEAP, DEAR), placement=Placement(zones=("eu-b",)))
     assert serves(view) == {"dear"}

@@ -170,6 +170,7 @@ def test_a_fleet_grows_in_a_burst_and_then_by_the_minute() -> None:
 
 @pytest.mark.requirement("PLN-008", "FOP-025")
 @pytest.mark.requirement("PRI-069")
+@pytest.mark.requirement("PLN-007")
 def test_machines_are_kept_even_over_zones() -> None:
     placement = Placement(spread=Spread.ZONE)
     view = a_fleet(offerings=(CHEAP, DEAR), placement=placement, instances=some(2, a_busy))
