@@ -22,7 +22,7 @@ ME = Intent(actor="ann", channel="test", reason="it went back to the shop")
 WIDE = some_resources(cpu=8_000, memory=2**36, disk=2**40, slots=4)
 
 
-@pytest.mark.requirement("PRV-015", "FOP-020")
+@pytest.mark.requirement("PRV-015", "FOP-020", "PRI-055")
 def test_a_machine_is_there_when_its_runner_is_and_gone_when_an_operator_says_so(
     engine: sa.Engine,
 ) -> None:
