@@ -140,6 +140,7 @@ def test_who_never_enrols_and_who_is_never_admitted_fails_in_time_and_ends(
     assert scene.cloud.left() == [row["provider_ref"] for row in scene.rows()[2:]]
 
 
+@pytest.mark.case("FLT-027")
 @pytest.mark.requirement("FRC-019")
 def test_a_machine_whose_agent_falls_silent_is_not_counted_although_it_is_there(
     database: Database,
@@ -152,6 +153,9 @@ def test_a_machine_whose_agent_falls_silent_is_not_counted_although_it_is_there(
     assert silent["machine"] == "running"
     assert [one.reason for one in decisions(scene)[-1].launch] == ["replacement"]
     assert decisions(scene)[-1].usable == 0
+    scene.run_until(lambda: scene.states() == ["terminated", "healthy"])
+    (left,) = scene.cloud.left()
+    assert left == scene.rows()[1]["provider_ref"]
 
 
 @pytest.mark.requirement("FRC-001", "FRC-002", "FLM-025")
