@@ -27,6 +27,8 @@ class Contact:
         """Return when nobody has answered for too long; never where that is not minded."""
         if not self._give_up_s:
             await asyncio.Event().wait()
-        while (left := self._heard_at + self._give_up_s - self._clock()) > 0:
+        left = self._give_up_s
+        while left > 0:
             await asyncio.sleep(left)
+            left = self._heard_at + self._give_up_s - self._clock()
         self.is_lost = True

@@ -3,8 +3,8 @@
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,9 +26,8 @@ ENROLMENT = f"enr_{'0' * 26}"
 PIN = f"sha256/{'A' * 43}="
 
 
-@asynccontextmanager
-async def a_process(control: Control, **settings: object) -> AsyncIterator[Process]:
-    """Run an agent as its machine does, from the command line; kill it if it stays."""
+def started(control: Control, **settings: object) -> Process:
+    """Start an agent as its machine does, from the command line."""
     token = control.folder / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
@@ -36,12 +35,18 @@ async def a_process(control: Control, **settings: object) -> AsyncIterator[Proce
     said = {"WORK_DIR": control.folder / "runner-1", "HEADROOM_DISK": 0, **settings}
     environment = {f"FORGEYARD_AGENT__{name}": str(value) for name, value in said.items()}
     with (control.folder / "agent.log").open("ab") as log:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             (*command, "--name", "runner-1", "--token-file", str(token)),
             stdout=subprocess.DEVNULL,
             stderr=log,
             env=child_environment(FORGEYARD_DATA_DIR=str(control.folder / "data"), **environment),
         )
+
+
+@contextmanager
+def a_process(control: Control, **settings: object) -> Iterator[Process]:
+    """Run an agent; kill it if it stays."""
+    process = started(control, **settings)
     try:
         yield process
     finally:
@@ -57,7 +62,7 @@ async def test_an_agent_that_nobody_answers_ends_its_job_and_itself_with_a_code_
     async with a_control(sqlite_engine, tmp_path, policy=policy) as control:
         async with control.listening():
             pass
-        async with a_process(control, GIVE_UP_S=6, DRAIN_TIMEOUT_S=1) as process:
+        with a_process(control, GIVE_UP_S=6, DRAIN_TIMEOUT_S=1) as process:
             async with control.listening():
                 run_id = control.submit(a_job_spec(run=f"echo $$ > {ready}; sleep 600"))
                 await control.registered()
