@@ -27,8 +27,11 @@ class Contact:
         """Return when nobody has answered for too long; never where that is not minded."""
         if not self._give_up_s:
             await asyncio.Event().wait()
-        left = self._give_up_s
+        left = self._left()
         while left > 0:
             await asyncio.sleep(left)
-            left = self._heard_at + self._give_up_s - self._clock()
+            left = self._left()
         self.is_lost = True
+
+    def _left(self) -> float:
+        return self._heard_at + self._give_up_s - self._clock()

@@ -78,6 +78,7 @@ def test_fleets_of_one_price_take_turns() -> None:
         ({"state": FleetState.FROZEN}, 0),
         ({"provider_frozen": True}, 0),
         ({"closed": (Closed(offering="cheap", until=NOW + 1, reason="quota"),)}, 0),
+        ({"closed": (Closed(offering="", until=NOW + 1, reason="it is down"),)}, 0),
         ({"blocked_images": frozenset({"img-2"})}, 0),
         ({"scaling": a_scaling(max=3)}, 12),
         ({"guardrail": Guardrail(hourly=200_000)}, 8),
