@@ -37,15 +37,14 @@ def any_yard(any_house: House) -> Yard:
     return Yard.over(any_house)
 
 
-@pytest.mark.requirement("FRC-002", "FOP-021")
+@pytest.mark.requirement("FRC-002")
 async def test_a_fleet_goes_from_zero_to_zero_and_what_waited_has_run(
     any_yard: Yard, record_property: Callable[[str, object], None]
 ) -> None:
-    """Tended by two workers, which share nothing but SQL and the Temporal server."""
     yard = any_yard
     fleet = yard.apply(eager(most=2))
     jobs = [a_job_spec(f"job-{number}") for number in range(6)]
-    async with yard.worker(), yard.worker(), Agents(yard=yard).running():
+    async with yard.worker(), Agents(yard=yard).running():
         run_id = await yard.submit(*jobs)
         await yard.until_run(run_id, "succeeded", within_s=60)
         await yard.until_empty()
