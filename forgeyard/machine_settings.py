@@ -117,6 +117,8 @@ class AgentConfig(Group):
     local_cache: str = "1Gi"
     """How much disk may hold archives that jobs have used here, for the next ones; 0 for none."""
     drain_timeout_s: float = Field(default=600.0, ge=0)
+    give_up_s: float = Field(default=0.0, ge=0, le=7 * 86_400)
+    """After so long without an answer the agent drains and ends with code 75; 0 for never."""
     job_user: str = Field(default="", max_length=64)
     """Whom jobs run as, where the agent runs as root; empty means as the agent does."""
     sandbox: Literal["none", "auto", "linux_namespace"] = "none"

@@ -10,12 +10,14 @@ from typing import Final
 
 from forgeyard.errors import InvalidSpec
 from forgeyard.fleet.ports import ProvisionRequest
-from forgeyard.model.fleet import Market
+from forgeyard.model.fleet import Market, Offering
 
 LARGEST: Final = 16 * 1024
 """In bytes; the least that a provider allows."""
 USER: Final = "forgeyard-agent"
 UNIT: Final = "forgeyard-agent.service"
+GIVE_UP: Final = "give_up_s"
+"""The setting of an offering for `agent.give_up_s`."""
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_.,:;/+=@~\[\]-]*")
 """What stays one word in an environment file, whatever reads it."""
 
@@ -52,6 +54,7 @@ def _environment(request: ProvisionRequest) -> str:
         "AGENT_JOIN": bootstrap.url,
         "CA_PIN": bootstrap.pin,
         "FORGEYARD_AGENT__JOBS": str(request.capacity.resources.slots or ""),
+        "FORGEYARD_AGENT__GIVE_UP_S": _seconds(offering),
         "FORGEYARD_AGENT__REGION": offering.region,
         "FORGEYARD_AGENT__SITE": offering.zone,
         "FORGEYARD_AGENT__COST_MICROS_PER_HOUR": str(offering.cost or ""),
@@ -60,6 +63,19 @@ def _environment(request: ProvisionRequest) -> str:
         ),
     }
     return "".join(f"{name}={_plain(value, name)}\n" for name, value in said.items() if value)
+
+
+def _seconds(offering: Offering) -> str:
+    """Tell after how long in silence a machine is to end itself, if its offering says so."""
+    text = offering.settings.get(GIVE_UP, "")
+    if text and not (text.isdecimal() and len(text) < 7):
+        raise InvalidSpec(
+            "no machine can wait so long",
+            field=f"offerings.{offering.name}.settings.{GIVE_UP}",
+            value=text,
+            allowed="whole seconds",
+        )
+    return text
 
 
 def _plain(text: str, field: str) -> str:

@@ -13,12 +13,12 @@ from forgeyard.errors import Ambiguous, InvalidSpec, Unavailable
 from forgeyard.fleet.ports import Interruption, Machine, ProvisionRequest
 from forgeyard.model.capacity import MachineState
 from forgeyard.model.fleet import Market, Offering
-from providers.cloudinit import user_data
+from providers.cloudinit import GIVE_UP, user_data
 
 SETTINGS: Final = frozenset(
     {
         *("ami", "subnet", "security_groups", "instance_profile", "max_price"),
-        *("launch_template", "launch_template_version"),
+        *("launch_template", "launch_template_version", GIVE_UP),
     }
 )
 """What an offering may say."""

@@ -42,6 +42,7 @@ SETTINGS: Final = frozenset(
     {
         *("pool", "reliability", "sandbox", "memory_limit_percent", "max_processes"),
         *("headroom_cpu", "headroom_memory", "headroom_disk", "local_cache", "drain_timeout_s"),
+        "give_up_s",
     }
 )
 """What an offering may say of the agent's configuration."""

@@ -7,7 +7,7 @@ transfer never holds up a renewal.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -88,8 +88,10 @@ class AgentClient:
         token: str = "",
         *,
         tls: ssl.SSLContext | None = None,
+        heard: Callable[[], None] = lambda: None,
     ) -> None:
-        """Connect with a token, or with what `tls` shows and trusts."""
+        """Connect with a token, or with what `tls` shows and trusts; tell of every answer."""
+        self._heard = heard
         self._addresses = Addresses(urls)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._older: list[httpx.AsyncClient] = []
@@ -317,11 +319,14 @@ class AgentClient:
             raise _unreachable(error) from error
         if not answer.is_success:
             raise self._error(answer, address)
+        self._heard()
         return answer
 
     def _error(self, answer: httpx.Response, address: str) -> ForgeyardError:
         """Read what went wrong; who is about to end, or cannot serve now, is not asked again."""
         error = _error(answer)
+        if isinstance(error, StoreHeld):
+            self._heard()
         if isinstance(error, Unavailable):
             self._addresses.failed(address)
         return error

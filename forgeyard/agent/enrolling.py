@@ -54,6 +54,7 @@ async def obtain(
     *,
     now: Callable[[], datetime],
     rng: random.Random,
+    heard: Callable[[], None] = lambda: None,
 ) -> Credentials:
     """Give the credentials of this machine, asking for them if it has none that are good.
 
@@ -78,7 +79,7 @@ async def obtain(
     key = await asyncio.to_thread(wallet.next_key, token)
     request = write_request(key)
     evidence = "" if invitation.evidence is None else await _insist(invitation.evidence, back_off)
-    async with AgentClient(urls, tls=trusting(authorities)) as client:
+    async with AgentClient(urls, tls=trusting(authorities), heard=heard) as client:
         while True:
             answer = await _insist(
                 lambda: client.enrol(_message(invitation, request, evidence, now())), back_off

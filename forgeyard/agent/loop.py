@@ -8,7 +8,7 @@ import random
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from forgeyard import clock, entropy
 from forgeyard.agent import cloud_identity, enrolling, isolation, probe, secrets, workspace
 from forgeyard.agent.backoff import BackOff
 from forgeyard.agent.client import AgentClient
+from forgeyard.agent.contact import GAVE_UP, Contact
 from forgeyard.agent.credentials import Wallet
 from forgeyard.agent.enrolling import Invitation, Keeper
 from forgeyard.agent.health import Health
@@ -135,6 +136,7 @@ class Agent:
         self._rng = rng or entropy.system()
         self._kill_after = kill_after
         self._wishes = Wishes()
+        self._contact = Contact(settings.config.give_up_s)
 
     def drain(self) -> None:
         """Take nothing more and end when everything is finished; asked twice, end at once."""
@@ -148,16 +150,31 @@ class Agent:
         self._wishes.drain.set()
 
     async def run(self) -> int:
-        """Work until drained; return the exit code."""
+        """Work until drained, or until nobody answers any more; return the exit code."""
         work_dir = await asyncio.to_thread(self._prepare)
         urls = tuple(self._rng.sample(self._settings.urls, k=len(self._settings.urls)))
-        if self._settings.token:
-            async with AgentClient(urls, self._settings.token) as client:
-                await self._run_with(client, work_dir)
-        else:
-            await self._run_enrolled(urls, work_dir)
+        minding = asyncio.ensure_future(self._mind_silence())
+        try:
+            await self._run(urls, work_dir)
+        finally:
+            minding.cancel()
+            await asyncio.gather(minding, return_exceptions=True)
         _log.info("agent ended")
-        return 0
+        return GAVE_UP if self._contact.is_lost else 0
+
+    async def _mind_silence(self) -> None:
+        """Drain once nobody has answered for too long: this machine only costs money then."""
+        await self._contact.lost()
+        _log.error("nobody answers any more: this agent ends", after_s=self._config.give_up_s)
+        self._wishes.drain.set()
+
+    async def _run(self, urls: tuple[str, ...], work_dir: Path) -> None:
+        token, heard = self._settings.token, self._contact.heard
+        if not token:
+            await self._run_enrolled(urls, work_dir)
+            return
+        async with AgentClient(urls, token, heard=heard) as client:
+            await self._run_with(client, work_dir)
 
     async def _run_enrolled(self, urls: tuple[str, ...], work_dir: Path) -> None:
         """Work under a certificate, which is renewed in time."""
@@ -169,10 +186,15 @@ class Agent:
                 pin=settings.ca_pin,
                 evidence=cloud_identity.source(self._config),
             )
-        has = await enrolling.obtain(wallet, urls, invitation, now=clock.now, rng=self._rng)
+        heard = self._contact.heard
+        has = await self._unless_drained(
+            enrolling.obtain(wallet, urls, invitation, now=clock.now, rng=self._rng, heard=heard)
+        )
+        if has is None:
+            return
         # The name is the enrolment's: whatever this host is called, it is that runner.
         self._config = self._config.model_copy(update={"name": has.runner_name})
-        async with AgentClient(urls, tls=has.context()) as client:
+        async with AgentClient(urls, tls=has.context(), heard=heard) as client:
             keeper = Keeper(wallet, has, client, now=clock.now, rng=self._rng)
             keeping = asyncio.ensure_future(keeper.run())
             try:
@@ -180,6 +202,18 @@ class Agent:
             finally:
                 keeping.cancel()
                 await asyncio.gather(keeping, return_exceptions=True)
+
+    async def _unless_drained(self, call: Coroutine[object, object, T]) -> T | None:
+        """Wait for something as long as this agent is wanted."""
+        asking = asyncio.ensure_future(call)
+        draining = asyncio.ensure_future(self._wishes.drain.wait())
+        try:
+            await asyncio.wait((asking, draining), return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else None
+        finally:
+            for one in (asking, draining):
+                one.cancel()
+            await asyncio.gather(asking, draining, return_exceptions=True)
 
     async def _run_with(self, client: AgentClient, work_dir: Path) -> None:
         """Work until drained."""

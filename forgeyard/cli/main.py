@@ -48,7 +48,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     help="Forgeyard decides where CI work runs, and runs it.",
     epilog="Exit codes: 0 ok, 1 the work failed, 2 usage or rejected, 3 not found, 4 conflict,"
-    " 5 denied, 6 timed out, 7 unavailable, 70 bug, 130 interrupted.",
+    " 5 denied, 6 timed out, 7 unavailable, 70 bug, 75 an agent gave up, 130 interrupted.",
 )
 app.add_typer(run.app, name="run")
 app.add_typer(job.app, name="job")

@@ -91,7 +91,9 @@ class Chooser:
 
 def closed(view: FleetView, now: int) -> Mapping[str, str]:
     """Tell which offerings are not asked for at present, each with its reason."""
-    return {it.offering: it.reason for it in view.closed if now < it.until}
+    shut = {it.offering: it.reason for it in view.closed if now < it.until}
+    names = (it.name for it in view.spec.offerings)
+    return {name: shut.get(name) or shut[""] for name in names if name in shut or "" in shut}
 
 
 def open_offerings(view: FleetView, now: int) -> tuple[Offering, ...]:

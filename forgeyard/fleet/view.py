@@ -59,6 +59,7 @@ class Closed:
     """An offering that is not asked for before an instant, and why."""
 
     offering: str
+    """Empty where nothing is asked of the whole provider."""
     until: int
     reason: str
 

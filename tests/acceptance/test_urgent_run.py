@@ -38,7 +38,7 @@ def await_that(what: Callable[[], bool], seconds: float = 60) -> None:
 
 
 @pytest.mark.requirement("PRE-003", "PRE-005", "ACC-019", "FAR-021")
-@pytest.mark.requirement("PRI-023")
+@pytest.mark.requirement("PRI-023", "FOP-019")
 def test_an_urgent_run_takes_the_runner_and_the_stopped_job_succeeds_afterwards(
     fresh: Forgeyard, tmp_path: Path
 ) -> None:

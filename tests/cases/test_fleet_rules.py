@@ -19,6 +19,7 @@ from forgeyard.model.fleet import (
 )
 from tests.fleets import (
     CHEAP,
+    DEAR,
     EAGER,
     HOUR,
     SPOT,
@@ -151,7 +152,7 @@ def test_a_lease_begins_the_grace_anew() -> None:
 
 
 @pytest.mark.case("FLT-047")
-@pytest.mark.requirement("RSV-009")
+@pytest.mark.requirement("RSV-009", "DRN-005")
 def test_what_was_reserved_ends_and_the_fleet_returns_to_its_minimum() -> None:
     held = CapacityReservation(
         reservation_id="r", quantity=4, starts_at=NOW - HOUR, ends_at=NOW + MINUTE
@@ -170,7 +171,7 @@ def test_a_machine_that_never_comes_up_holds_nobody_back_from_going() -> None:
 
 
 @pytest.mark.case("FLT-078")
-@pytest.mark.requirement("FLM-009")
+@pytest.mark.requirement("FLM-009", "FRC-019")
 def test_a_broken_machine_at_the_minimum_is_replaced_and_goes() -> None:
     broken = an_instance("broken", is_healthy=False)
     view = a_fleet(scaling=a_scaling(min=3), instances=(broken, *some(2, an_instance)))
@@ -245,6 +246,19 @@ def test_a_machine_that_the_scheduler_refuses_is_not_reckoned_on() -> None:
     decision = decided(a_fleet(instances=some(3, an_instance)), 1)
     assert len(decision.launch) == 1
     assert decision.drain == ()
+
+
+@pytest.mark.case("FLT-049")
+def test_under_a_steady_load_nobody_is_moved_to_save_money() -> None:
+    """Whatever a machine costs and an empty, cheaper place would: six hours, and no move."""
+    there = (
+        *some(3, a_busy, offering="dear", cost=DEAR.cost, zone="eu-b"),
+        an_instance("idle", offering="dear", cost=DEAR.cost, zone="eu-b"),
+    )
+    view = a_fleet(offerings=(SPOT, CHEAP, DEAR), scaling=a_scaling(min=4), instances=there)
+    for tick in range(6 * 60):
+        again = decided(view, now=NOW + tick * MINUTE)
+        assert (again.launch, again.drain, again.wanted) == ((), (), 4)
 
 
 @pytest.mark.case("FLT-099")

@@ -1,11 +1,14 @@
 """The files under deploy/ name only settings, commands and files that exist."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
 from ruamel.yaml import YAML
 
+from forgeyard.agent.contact import GAVE_UP
 from forgeyard.config import Config
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -41,3 +44,22 @@ def test_a_unit_sets_no_variable_that_its_own_program_would_refuse() -> None:
     for unit in DEPLOY.rglob("*.service"):
         for name in re.findall(r"FORGEYARD_[A-Z_]+", unit.read_text()):
             assert "__" in name, f"{unit.name}: {name}"
+
+
+@pytest.mark.case("FLT-027")
+@pytest.mark.parametrize(("status", "goes_off"), [(GAVE_UP, True), (0, False), (7, False)])
+def test_the_host_of_an_agent_that_gave_up_goes_off_and_no_other(
+    tmp_path: Path, status: int, goes_off: bool
+) -> None:
+    unit = (DEPLOY / "systemd" / "forgeyard-agent.service").read_text()
+    assert f"\nRestartPreventExitStatus={GAVE_UP}\n" in unit
+    found = re.search(r"^ExecStopPost=\+/bin/sh -c '(.*)'$", unit, re.MULTILINE)
+    assert found is not None
+    systemctl = tmp_path / "systemctl"
+    systemctl.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\n')
+    systemctl.chmod(0o700)
+    script = found[1].replace("$$", "$")
+    environment = {"PATH": str(tmp_path), "EXIT_STATUS": str(status)}
+    subprocess.run(("/bin/sh", "-c", script), env=environment, check=True)
+    asked = tmp_path / "asked"
+    assert (asked.read_text() if asked.exists() else "") == "--no-block poweroff\n" * goes_off

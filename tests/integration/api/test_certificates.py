@@ -128,6 +128,7 @@ async def test_a_machine_whose_clock_is_off_gets_no_certificate(place: Place) ->
     assert (await place.enrol(made["token"], keys.new_key())).status_code == 201
 
 
+@pytest.mark.case("FLT-006")
 async def test_a_token_that_comes_with_another_key_shuts_the_runner_out(place: Place) -> None:
     """S1."""
     made, key = await place.invited("build-7"), keys.new_key()
@@ -140,6 +141,33 @@ async def test_a_token_that_comes_with_another_key_shuts_the_runner_out(place: P
         await until_shut(agent)
     (runner,) = (await place.people.get("/v1/runners")).json()
     assert runner["admission"] == "quarantined"
+
+
+@pytest.mark.case("FLT-087")
+async def test_a_runner_learns_the_token_of_no_other_whomever_it_asks(place: Place) -> None:
+    """Not even an operator is shown one again, and the tables hold none."""
+    theirs, mine = await place.invited("two"), await place.enrolled("one")
+    _, _, secret = theirs["token"].split("_", 2)
+    listed = (await place.people.get("/v1/enrolments")).json()
+    (named,) = [one["enrolment_id"] for one in listed if one["runner_name"] == "two"]
+    bearer = place.people.headers["authorization"]
+    async with mine, httpx.AsyncClient(base_url=place.people.base_url) as nobody:
+        for path in ("/v1/enrolments", f"/v1/enrolments/{named}"):
+            for client, statuses in ((mine, {404}), (nobody, {401})):
+                assert (await client.get(path)).status_code in statuses
+        again = await mine.get("/v1/enrolments", headers={"authorization": bearer})
+        assert again.status_code == 404, "what people ask is not served where agents are"
+        asked = await mine.post("/agent/v1/enrolments", json={"token": ""})
+        assert asked.status_code in (401, 422)
+    assert secret not in (await place.people.get("/v1/enrolments")).text
+    with read(place.engine) as connection:
+        rows = [
+            repr(tuple(row))
+            for table in tables.metadata.sorted_tables
+            for row in connection.execute(sa.select(table))
+        ]
+    assert any(named in row for row in rows)
+    assert not any(secret in row for row in rows)
 
 
 async def until_shut(agent: httpx.AsyncClient) -> float:

@@ -5,9 +5,16 @@ from dataclasses import replace
 import pytest
 
 from forgeyard.errors import Ambiguous, InvalidSpec, NotFound, OutOfCapacity, Throttled
-from forgeyard.fleet.ports import TAG_FLEET, TAG_INSTALLATION, TAG_INSTANCE, TAG_OPERATION
+from forgeyard.fleet.ports import (
+    TAG_FLEET,
+    TAG_IMAGE,
+    TAG_INSTALLATION,
+    TAG_INSTANCE,
+    TAG_OPERATION,
+    TAG_SCOPE,
+)
 from forgeyard.model.capacity import MachineState
-from forgeyard.model.fleet import Offering
+from forgeyard.model.fleet import CapacityClass, Offering
 from tests.fleet.requests import OURS, a_request, sought
 from tests.integration.contract.benches import GONE, Bench, Faulty, running, state_of
 
@@ -16,16 +23,23 @@ pytestmark = pytest.mark.integration
 
 @pytest.mark.requirement("PRV-001", "PRV-006")
 @pytest.mark.requirement("PHA-015")
+@pytest.mark.requirement("FRC-008", "FRC-009", "FRC-010", "FRC-011")
 def test_a_machine_that_was_made_is_seen_running_in_time_with_its_tags(bench: Bench) -> None:
-    request = bench.request()
+    owner = replace(bench.request().owner, scope="prj_1")
+    request = bench.request(owner=owner, capacity=CapacityClass(image="sha256:9f"))
     made = running(bench, request)
     found = bench.provider.inspect(sought(request, made.ref))
     assert found is not None
     assert found.ref == made.ref
-    assert found.tags[TAG_INSTALLATION] == OURS
-    assert found.tags[TAG_FLEET] == "flt_1"
-    assert found.tags[TAG_INSTANCE] == "cin_1"
-    assert found.tags[TAG_OPERATION] == request.operation_key
+    tags = {
+        TAG_INSTALLATION: OURS,
+        TAG_FLEET: "flt_1",
+        TAG_INSTANCE: "cin_1",
+        TAG_OPERATION: request.operation_key,
+        TAG_IMAGE: "sha256:9f",
+        TAG_SCOPE: "prj_1",
+    }
+    assert tags.items() <= found.tags.items()
     assert found.launched_at is not None
     assert len(bench.existing()) == 1
 

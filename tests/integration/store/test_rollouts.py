@@ -1,19 +1,40 @@
 """Rollouts of images in the store: begun, moved on by what machines show, paused, taken back."""
 
+from dataclasses import replace
+
 import pytest
 import sqlalchemy as sa
 
 from activities import rollout_contracts
 from activities.rollouts import RolloutActivities
 from forgeyard.errors import Conflict, NotFound
+from forgeyard.fleet.lifecycle import Pace
 from forgeyard.fleet.view import Stage
+from forgeyard.model.enrolment import Admission
 from forgeyard.model.fleet import Rollout
 from forgeyard.model.image import ImageSeverity, RolloutState
 from forgeyard.model.protocol import Outcome
-from forgeyard.store import fleet_reading, fleet_tables, fleet_wishes, fleets, images, rollouts
-from forgeyard.store.engine import read
+from forgeyard.store import (
+    fleet_reading,
+    fleet_tables,
+    fleet_wishes,
+    fleets,
+    images,
+    machine_life,
+    rollouts,
+    runners,
+)
+from forgeyard.store.engine import database_now, read
+from forgeyard.store.entrance import Entry
 from forgeyard.store.rollouts import RolloutRecord
-from tests.builders import PARTITION, RNG, a_fleet_spec, a_job_spec
+from tests.builders import (
+    PARTITION,
+    RNG,
+    a_fleet_spec,
+    a_job_spec,
+    a_registration,
+    some_capabilities,
+)
 from tests.integration.store.grounds import (
     ANN,
     NEW,
@@ -25,6 +46,7 @@ from tests.integration.store.grounds import (
     healthy,
 )
 from tests.leasing import POLICY, Desk
+from tests.trusting import enrolled
 
 pytestmark = pytest.mark.integration
 INSTANCES = fleet_tables.capacity_instances
@@ -74,6 +96,7 @@ def canary_with_a_job(desk: Desk) -> None:
 
 @pytest.mark.requirement("IMG-007", "IMG-009", "IMG-016")
 @pytest.mark.requirement("INV-058", "PRI-064")
+@pytest.mark.requirement("ALR-011")
 def test_an_image_comes_by_a_canary_and_is_the_fleets_own_once_nothing_has_another(
     desk: Desk,
 ) -> None:
@@ -97,7 +120,11 @@ def test_an_image_comes_by_a_canary_and_is_the_fleets_own_once_nothing_has_anoth
         OLD: {"healthy": 1},
         NEW: {"healthy": 1},
     }
-    assert [len(desk.audited(f"rollout.{what}")) for what in ("start", "done")] == [1, 1]
+    (began,), (done,) = (desk.audited(f"rollout.{what}") for what in ("start", "done"))
+    assert began["actor"] == ANN.actor
+    assert began["detail"] == f"builders: from {OLD} to {NEW}: {ANN.reason}"
+    (fleet,) = desk.rows(fleet_tables.fleets)
+    assert began["target"] == done["target"] == fleet["fleet_id"]
 
 
 def test_the_planner_reads_how_far_it_is(desk: Desk) -> None:
@@ -148,6 +175,41 @@ def test_canaries_that_go_wrong_take_the_image_back_by_themselves(desk: Desk) ->
     (line,) = desk.audited("rollout.rolled_back")
     assert "2 machines of it went wrong, the last one: it did not enrol in time" in line["detail"]
     assert start(desk).state is S.CANARY, "it may be tried again"
+
+
+@pytest.mark.requirement("IMG-021", "IMG-022")
+def test_the_version_of_an_agent_is_that_of_its_image_and_an_old_one_takes_the_image_back(
+    desk: Desk,
+) -> None:
+    """A host that people look after has its agent updated apart, and any time."""
+    found = start(desk)
+    for _ in range(2):
+        made = a_machine(desk, image=NEW, state="enrolling", running_at=1, calls=1)
+        name = desk.row(INSTANCES, made)["runner_name"]
+        assert registered(desk, name, "1.9") is Admission.REJECTED
+        desk.change(machine_life.advance, made, Pace(), POLICY.lease)
+        assert desk.row(INSTANCES, made)["state"] in ("quarantined", "failed")
+    assert advance(desk, found) is S.ROLLED_BACK
+    assert image_of_fleet(desk) == (OLD, 1)
+    assert registered(desk, "by-hand", "1.9") is Admission.REJECTED
+    assert registered(desk, "by-hand", "2.1") is Admission.PENDING
+
+
+def registered(desk: Desk, name: str, version: str) -> Admission:
+    """Let a machine enrol, if it has not, and register with an agent of some version."""
+
+    def register(connection: sa.Connection) -> Admission:
+        issued = enrolled(connection, name)
+        message = replace(
+            a_registration(name, capabilities=some_capabilities(agent_version=version)),
+            clock_ms=database_now(connection),
+        )
+        entry = Entry(runner_id=issued.runner_id, agent_versions=">=2")
+        return runners.register(
+            connection, message, policy=POLICY.lease, rng=RNG, entry=entry
+        ).admission
+
+    return desk.change(register)
 
 
 @pytest.mark.requirement("IMG-017")

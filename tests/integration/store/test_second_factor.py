@@ -78,6 +78,22 @@ def test_the_machine_that_was_meant_comes_in_after_others_were_refused(engine: s
     assert isinstance(first, Issued)
 
 
+@pytest.mark.case("FLT-006")
+def test_of_two_machines_of_one_name_the_one_that_was_meant_comes_in_and_once(
+    engine: sa.Engine,
+) -> None:
+    with write(engine) as connection:
+        view = invite(connection, grant=DEMANDING)
+        early = redeem(connection, view, "sha256/two", prove=saying(instance="i-2"))
+        assert doubt_of(early) is Doubt.OTHER_INSTANCE
+        first = redeem(connection, view, "sha256/one", prove=saying())
+        assert isinstance(first, Issued)
+        late = redeem(connection, view, "sha256/two", prove=saying(instance="i-2"))
+        assert late == Alarm(enrolment_id=view.enrolment_id, runner_id=first.runner_id)
+        certificates = connection.execute(sa.select(tables.certificates.c.runner_id)).scalars()
+        assert list(certificates) == [first.runner_id]
+
+
 def test_an_answer_that_was_lost_needs_no_second_proof_again(engine: sa.Engine) -> None:
     """The key was proved to be the machine's; its document may be stale by now."""
     with write(engine) as connection:

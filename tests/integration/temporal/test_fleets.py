@@ -13,9 +13,12 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 
 from activities import contracts, starts
+from activities.connection import connect
+from forgeyard.config import TemporalConfig
 from forgeyard.model.fleet import ScaleUp
 from tests.builders import a_job_spec
 from tests.integration.temporal.house import Cost, House, until
+from tests.integration.temporal.server import Server
 from tests.integration.temporal.yard import Agents, Yard, eager, later
 from worker.wiring import build_worker
 
@@ -37,13 +40,17 @@ def any_yard(any_house: House) -> Yard:
     return Yard.over(any_house)
 
 
+@pytest.mark.requirement("FRC-002", "FOP-021")
 async def test_a_fleet_goes_from_zero_to_zero_and_what_waited_has_run(
-    any_yard: Yard, record_property: Callable[[str, object], None]
+    any_yard: Yard, temporal_server: Server, record_property: Callable[[str, object], None]
 ) -> None:
+    """Tended by two workers, which share nothing but SQL and the Temporal server."""
     yard = any_yard
+    client = await connect(TemporalConfig(address=temporal_server.address))
+    other = replace(yard, client=client)
     fleet = yard.apply(eager(most=2))
     jobs = [a_job_spec(f"job-{number}") for number in range(6)]
-    async with yard.worker(), Agents(yard=yard).running():
+    async with yard.worker(), other.worker(), Agents(yard=yard).running():
         run_id = await yard.submit(*jobs)
         await yard.until_run(run_id, "succeeded", within_s=60)
         await yard.until_empty()

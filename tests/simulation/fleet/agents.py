@@ -108,7 +108,7 @@ class Agent:
         self.works: dict[str, tuple[Offer, int]] = {}
         """Leases that were accepted, and when each is done."""
         self._agents, self._world = agents, agents.world
-        self._made = made
+        self._made, self._cloud = made, cloud.name
         self._session: Registered | None = None
         self._is_alive = lambda: is_running(made, self._world.now_ms)
         self._lasts = self._world.between(60_000, 600_000)
@@ -118,7 +118,7 @@ class Agent:
         if not self._is_alive() or self.sort is Sort.NEVER_ENROLS:
             return
         try:
-            runner_id = self._redeemed(f"key/{self._made.thing.ref}")
+            runner_id = self._redeemed(f"key/{self._cloud}/{self._made.thing.ref}")
         except Unavailable:
             self._world.after(10_000, self.name, self.enrol)
             return

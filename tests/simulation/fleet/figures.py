@@ -110,7 +110,9 @@ def outage(database: Database, count: int = 20, minutes: int = 15) -> Figures:
 
 
 def _ended(scene: Scene) -> int:
-    return sum(row["ended_at"] is not None for row in scene.rows() if row["provider"] == "two")
+    """Count the machines that were there and are not; what was never made is none."""
+    rows = [row for row in scene.rows() if row["provider"] == "two" and row["running_at"]]
+    return sum(row["ended_at"] is not None for row in rows)
 
 
 IN_SQL: Mapping[str, Callable[[Database, int], Figures]] = {

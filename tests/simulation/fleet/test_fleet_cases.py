@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from activities import contracts
 from forgeyard.errors import NotFound
-from forgeyard.fleet.ports import TAG_INSTALLATION, TAG_INSTANCE
+from forgeyard.fleet.ports import TAG_INSTALLATION, TAG_INSTANCE, TAG_OPERATION
 from forgeyard.model.fleet import ScaleDown, Scaling
 from forgeyard.store import fleet_reading, fleet_tables, fleets, machines, pools
 from forgeyard.store.engine import read, write
@@ -49,18 +49,22 @@ def test_an_error_that_made_a_machine_makes_one(database: Database) -> None:
 
 
 @pytest.mark.case("FLT-003")
+@pytest.mark.requirement("FLM-024")
 def test_a_key_whose_machine_has_ended_is_followed_by_another(database: Database) -> None:
     scene = Scene(database, a_spec(scaling=keeping(1)))
     knobs = scene.fake.knobs
     knobs.dedupes, knobs.lag_ms = True, (NEVER, NEVER)
     knobs.creates.append("lost")
     scene.run_until(lambda: scene.cloud.made)
+    (before,) = scene.rows()
     scene.fake.kill(next(iter(scene.cloud.made)))
     knobs.lag_ms = (0, 0)
     scene.run_until(scene.healthy)
     (row,) = scene.rows()
     assert row["generation"] == 2
-    assert len(scene.cloud.made) == 2
+    first, second = scene.cloud.made
+    assert row["provider_ref"] == second != first
+    assert row["instance_id"] == before["instance_id"], "ours, whatever its provider calls it"
 
 
 @pytest.mark.case("FLT-004")
@@ -262,6 +266,7 @@ def test_what_an_old_worker_hears_late_is_not_written_down(database: Database) -
 
 @pytest.mark.case("FLT-036", "FLT-094", "FLT-105")
 @pytest.mark.requirement("TST-017", "ACC-055", "ACC-056", "GAT-019", "INV-063", "INV-064")
+@pytest.mark.requirement("FRC-012", "FRC-013", "FRC-014", "FRC-015", "FRC-016")
 def test_only_an_orphan_that_is_proved_to_be_ours_ends_and_not_at_once(
     database: Database,
 ) -> None:
@@ -274,6 +279,7 @@ def test_only_an_orphan_that_is_proved_to_be_ours_ends_and_not_at_once(
         tags = {TAG_INSTALLATION: installation, TAG_INSTANCE: f"cin_unknown-{place}"}
         scene.cloud.plant(f"x-{place}", tags)
     scene.cloud.plant("y", {**ours.thing.tags, TAG_INSTALLATION: "str_other"})
+    scene.cloud.plant("z", {**ours.thing.tags, TAG_OPERATION: "somebody-else"})
     # As after a create that arrived when nobody waited for it any more.
     ours.is_late = True
     scene.overwrite(ours.instance_id, provider_ref="another")
@@ -282,6 +288,11 @@ def test_only_an_orphan_that_is_proved_to_be_ours_ends_and_not_at_once(
     scene.run(5)
     assert not scene.cloud.is_living(ours.thing)
     scene.cloud.demand_foreign_untouched()
+    sightings = fleet_tables.provider_sightings
+    with read(scene.world.engine) as connection:
+        told = connection.execute(sa.select(sightings.c.ref, sightings.c.verdict)).all()
+    strangers = (*(f"x-{place}" for place in range(6)), "z")
+    assert dict(told) == {ours.thing.ref: "orphan", **dict.fromkeys(strangers, "foreign")}
 
 
 @pytest.mark.case("FLT-052", "FLT-055", "FLT-057", "FLT-069", "FLT-078")

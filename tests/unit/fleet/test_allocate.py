@@ -10,7 +10,7 @@ from forgeyard.fleet.plan import decide
 from forgeyard.fleet.view import ClampKind, Closed, FleetView
 from forgeyard.model.capability import Platform
 from forgeyard.model.capacity import ScaleDownReason
-from forgeyard.model.fleet import FleetState, Guardrail
+from forgeyard.model.fleet import FleetState, Guardrail, Placement
 from forgeyard.model.job import Priority
 from forgeyard.model.wishes import SpotWish
 from tests.fleets import (
@@ -103,6 +103,7 @@ def test_fleets_of_one_price_take_turns() -> None:
         ({"state": FleetState.FROZEN}, 0),
         ({"provider_frozen": True}, 0),
         ({"closed": (Closed(offering="cheap", until=NOW + 1, reason="quota"),)}, 0),
+        ({"closed": (Closed(offering="", until=NOW + 1, reason="it is down"),)}, 0),
         ({"blocked_images": frozenset({"img-2"})}, 0),
         ({"scaling": a_scaling(max=3)}, 12),
         ({"guardrail": Guardrail(hourly=200_000)}, 8),
@@ -112,12 +113,30 @@ def test_fleets_of_one_price_take_turns() -> None:
     ids=lambda it: str(it)[:30],
 )
 @pytest.mark.case("FLT-073")
-@pytest.mark.requirement("FOP-005")
+@pytest.mark.requirement("FOP-005", "FRC-022")
 def test_what_a_fleet_may_not_make_goes_to_the_next_within_the_same_pass(
     bound: dict[str, Any], first: int
 ) -> None:
     rest = {"cheap": first} if first else {}
     assert shares(40, cheap(**bound), dear()) == {**rest, "dear": 40 - first}
+
+
+@pytest.mark.requirement("FOP-022", "FOP-023")
+def test_of_fleets_of_one_class_price_and_placement_choose_the_region_unless_the_job_does() -> None:
+    near = a_fleet("near", offerings=(replace(CHEAP, region="eu"),))
+    far = a_fleet("far", offerings=(replace(DEAR, region="us"),))
+    assert near.spec.capacity.class_id == far.spec.capacity.class_id
+    assert shares(40, near, far) == {"near": 40}
+    full = replace(near, spec=replace(near.spec, scaling=a_scaling(max=3)))
+    assert shares(40, full, far) == {"near": 12, "far": 28}
+    there = a_job_that_requires("small", regions=("us",))
+    assert shares(8, near, far, job=there) == {"far": 8}
+    both = a_fleet("both", offerings=(*near.spec.offerings, *far.spec.offerings))
+    bound = replace(both, spec=replace(both.spec, placement=Placement(regions=("us",))))
+    demand = a_demand(wanting(4))
+    for view, offering in ((both, "cheap"), (bound, "dear")):
+        made = decide(view, {"small": 4}, demand=demand, now=NOW).launch
+        assert [it.offering for it in made] == [offering]
 
 
 def test_what_nobody_may_make_stays_with_the_first_whose_decision_says_why() -> None:

@@ -6,8 +6,17 @@ import pytest
 
 from forgeyard.fleet.matching import match
 from forgeyard.fleet.view import FleetView
-from forgeyard.model.capability import Requirements, Toolchain, ToolchainRequirement, TrustClass
+from forgeyard.model.capability import (
+    Architecture,
+    Platform,
+    Requirements,
+    Toolchain,
+    ToolchainRequirement,
+    TrustClass,
+)
 from forgeyard.model.equipment import (
+    Device,
+    DeviceRequirement,
     Equipment,
     EquipmentRequirement,
     Gpu,
@@ -43,6 +52,43 @@ def test_a_promise_is_held_against_every_hard_requirement() -> None:
     assert not serves(a_fleet(), labels={"disk": "fast"})
 
 
+KINDS = {
+    "linux-x86_64-standard": a_class(),
+    "linux-x86_64-gpu": a_class(
+        labels={"kind": "gpu"}, equipment=Equipment(gpus=(Gpu(model="x"),))
+    ),
+    "windows-x86_64": a_class(platform=Platform.WINDOWS),
+    "macos-arm64": a_class(platform=Platform.MACOS, architecture=Architecture.AARCH64),
+    "android-device-host": a_class(
+        labels={"kind": "android"}, equipment=Equipment(devices=(Device(kind="android"),))
+    ),
+}
+X86 = {"architecture": Architecture.X86_64}
+WANTED = {
+    "linux-x86_64-gpu": {
+        "platform": Platform.LINUX,
+        "equipment": EquipmentRequirement(gpus=(GpuRequirement(),)),
+        **X86,
+    },
+    "windows-x86_64": {"platform": Platform.WINDOWS, **X86},
+    "macos-arm64": {"platform": Platform.MACOS, "architecture": Architecture.AARCH64},
+    "android-device-host": {
+        "equipment": EquipmentRequirement(devices=(DeviceRequirement(kind="android"),))
+    },
+}
+
+
+@pytest.mark.requirement("FLM-004")
+def test_each_usual_kind_of_machine_is_a_class_that_jobs_can_ask_for() -> None:
+    fleets = {name: a_fleet(name, capacity=kind) for name, kind in KINDS.items()}
+    assert len({kind.class_id for kind in KINDS.values()}) == len(KINDS)
+    for name, wanted in WANTED.items():
+        assert [one for one, view in fleets.items() if serves(view, **wanted)] == [name]
+    plain = {"platform": Platform.LINUX, **X86}
+    able = [one for one, view in fleets.items() if serves(view, **plain)]
+    assert able == ["linux-x86_64-standard", "linux-x86_64-gpu", "android-device-host"]
+
+
 def test_amounts_are_held_against_what_a_machine_has() -> None:
     large = wanting(1, resources=amounts(cpu=8_000))
     assert match(a_fleet(), large).text == "needs 8 cores, has 4 cores"
@@ -68,7 +114,7 @@ def test_demand_never_moves_a_protected_fleet() -> None:
     assert not serves(open_one), "restricted trust must be asked for"
 
 
-@pytest.mark.requirement("FLM-006", "FOP-027")
+@pytest.mark.requirement("FLM-006", "FOP-027", "RSV-006")
 def test_a_dedicated_fleet_makes_nothing_for_others() -> None:
     mine = a_fleet(scope=FleetScope(tenant_id="tnt_default"))
     theirs = a_fleet(scope=FleetScope(tenant_id="tnt_other"))
@@ -89,6 +135,24 @@ def test_a_job_that_must_be_alone_in_a_virtual_machine_gets_no_less() -> None:
     has = a_class(equipment=Equipment(sandboxes=(SandboxKind.VM,)))
     assert serves(a_fleet(capacity=has), equipment=sandbox)
     assert not serves(a_fleet(), equipment=sandbox), "what is not promised satisfies nobody"
+
+
+@pytest.mark.requirement("FOP-026")
+def test_tenants_share_a_fleet_as_far_as_its_isolation_and_trust_allow() -> None:
+    weak, strong = a_fleet(), a_fleet(capacity=a_class(isolation=FleetIsolation.VM))
+    signing = a_fleet(capacity=a_class(trust=TrustClass.SIGNING_RESTRICTED))
+    alone = Requirements(equipment=EquipmentRequirement(isolation=IsolationClass.VM))
+    trusting = Requirements(trust=TrustClass.SIGNING_RESTRICTED)
+    for tenant in ("tnt_one", "tnt_other"):
+
+        def served(view: FleetView, job: Requirements, tenant: str = tenant) -> bool:
+            wanted = wanting(1, job=a_job(tenant_id=tenant, requirements=job))
+            return bool(match(view, wanted).offerings)
+
+        plain = Requirements()
+        assert [served(view, plain) for view in (weak, strong, signing)] == [True, True, False]
+        assert [served(view, alone) for view in (weak, strong, signing)] == [False, True, False]
+        assert [served(view, trusting) for view in (weak, strong, signing)] == [False, False, True]
 
 
 @pytest.mark.requirement("FOP-024", "PLN-004")

@@ -89,10 +89,11 @@ def test_people_alone_decide_how_many_machines_may_sign() -> None:
     assert fields(replace(signing, protected=True)) == []
 
 
-@pytest.mark.requirement("FOP-028")
+@pytest.mark.requirement("FOP-007", "FOP-028")
 def test_tenants_that_would_share_weakly_parted_machines_are_pointed_out() -> None:
     shared = a_fleet_spec()
     assert noted(shared) == ["capacity.isolation"]
+    assert "a lifetime of one job" in sanity.notes(shared)[0].allowed
     assert noted(replace(shared, scope=FleetScope(tenant_id="tnt_a"))) == []
     assert noted(replace(shared, capacity=of_class(isolation=IsolationClass.VM))) == []
     assert noted(replace(shared, capacity=of_class(trust=TrustClass.TRUSTED_INTERNAL))) == []

@@ -69,6 +69,21 @@ def test_a_machine_is_told_where_home_is_and_a_token_that_works_once_and_nothing
     assert set(files) == {"/etc/forgeyard/token", "/etc/forgeyard/agent.env"}
 
 
+@pytest.mark.case("FLT-027")
+def test_a_machine_is_told_when_to_end_itself_if_its_offering_says_so() -> None:
+    def told(**settings: str) -> list[str]:
+        offering = Offering(name="o", settings={"ami": "ami-1", **settings})
+        wish = a_wish(offering=offering)
+        assert ec2.launch(wish)["UserData"] == user_data(wish)
+        return files_of(user_data(wish))["/etc/forgeyard/agent.env"].splitlines()
+
+    assert "FORGEYARD_AGENT__GIVE_UP_S=3600" in told(give_up_s="3600")
+    assert not [line for line in told() if "GIVE_UP" in line]
+    for wrong in ("soon", "-1", "1.5", "9999999"):
+        with pytest.raises(InvalidSpec, match="so long"):
+            told(give_up_s=wrong)
+
+
 @pytest.mark.parametrize(
     "home",
     [

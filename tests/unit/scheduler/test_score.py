@@ -107,7 +107,7 @@ def test_locality_counts_bytes_that_a_runner_has_and_small_inputs_count_little()
     assert locality(wanted=a_job()) == 0
 
 
-@pytest.mark.requirement("SCO-023", "SCO-024", "SCO-025")
+@pytest.mark.requirement("SCO-023", "SCO-024", "SCO-025", "FOP-023")
 def test_what_must_be_fetched_counts_by_how_near_the_storage_is() -> None:
     job = a_job(inputs=(("sha256:a", 800), ("sha256:b", 200)))
     storage = Location(site="rack-1", region="eu")
