@@ -41,7 +41,7 @@ class Habit:
 _OFFERING = Habit(of_offering=True, first=3 * MINUTE_MS, most=30 * MINUTE_MS)
 _LASTING = Habit(of_offering=True, first=10 * MINUTE_MS, most=60 * MINUTE_MS)
 _BOOT = Habit(of_offering=True, first=MINUTE_MS, most=30 * MINUTE_MS, tolerated=2)
-_PROVIDER = Habit(of_offering=False, first=MINUTE_MS // 2, most=10 * MINUTE_MS, tolerated=4)
+_PROVIDER = Habit(of_offering=False, first=MINUTE_MS // 2, most=5 * MINUTE_MS, tolerated=4)
 _HABITS: Final = (
     (OutOfCapacity, _OFFERING),
     (ProviderQuotaExceeded, _LASTING),
