@@ -17,6 +17,7 @@ from forgeyard.cli import (
     database,
     enrolment,
     fleet,
+    fleet_analytics,
     fleet_asking,
     fleet_rollout,
     fleet_wishing,
@@ -58,6 +59,7 @@ runner.app.registered_commands += enrolment.app.registered_commands
 app.add_typer(pool.app, name="pool")
 app.add_typer(fleet.app, name="fleet")
 fleet.app.registered_commands += fleet_asking.app.registered_commands
+fleet.app.registered_commands += fleet_analytics.app.registered_commands
 fleet.app.registered_commands += fleet_wishing.app.registered_commands
 fleet.app.add_typer(fleet_wishing.reservation, name="reservation")
 fleet.app.add_typer(fleet_wishing.provider, name="provider")
