@@ -16,7 +16,7 @@ from activities.provisioning import Home, Infrastructure, ProvisioningActivities
 from forgeyard import telemetry
 from forgeyard.api.metrics import StoreFigures
 from forgeyard.fleet.lifecycle import Pace
-from forgeyard.model.fleet import FleetSpec, ScaleDown, ScaleUp, Scaling
+from forgeyard.model.fleet import FleetSpec, FleetState, ScaleDown, ScaleUp, Scaling
 from forgeyard.store import fleet_tables, fleets, lineage, tables
 from forgeyard.store.shares import Intent
 from tests.alerts import firing
@@ -162,24 +162,31 @@ def test_machines_that_never_come_up_are_counted_and_the_third_in_an_hour_is_an_
     engine: sa.Engine,
 ) -> None:
     watch = Watch(engine)
+    failures = "forgeyard_fleet_bootstrap_failures_total"
+    _give_up_unasked(watch)
     watch.scale(3)
     watch.tick()
     watch.step("requested")
     assert len(watch.machines("bootstrapping")) == 3
     alert, before = "ForgeyardFleetMachinesNeverComeUp", scrape_here()
-    failures = "forgeyard_fleet_bootstrap_failures_total"
-    for count, row in enumerate(watch.machines(), 1):
+    assert before.value(failures, fleet=watch.name) == 0, "what was not asked for did not fail"
+    for count, row in enumerate(watch.machines("bootstrapping"), 1):
         watch.desk.overwrite(INSTANCES, row["instance_id"], due_at=1)
         watch.step("bootstrapping")
         now = scrape_here()
         assert growth(before, now)(failures, fleet=watch.name) == count
         assert firing(alert, (30, before), (0, now)) == ({watch.name} if count == 3 else set())
     assert firing(alert, (90, before), (30, now), (0, now)) == set(), "that was long ago"
-    watch.scale(4)
+
+
+def _give_up_unasked(watch: Watch) -> None:
+    """Want a machine, and no more before anybody asked for it."""
+    watch.scale(1)
     watch.tick()
-    watch.desk.change(fleets.set_state, watch.name, fleets.FleetState.DRAINING, ME)
+    watch.desk.change(fleets.set_state, watch.name, FleetState.DRAINING, ME)
     watch.step("requested")
-    assert growth(now, scrape_here())(failures, fleet=watch.name) == 0, "it was never asked for"
+    assert [row["state"] for row in watch.machines()] == ["terminated"]
+    watch.desk.change(fleets.set_state, watch.name, FleetState.ACTIVE, ME)
 
 
 @pytest.mark.requirement("MET-038", "ALR-016")
