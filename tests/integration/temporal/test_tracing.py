@@ -210,9 +210,8 @@ async def test_a_run_is_one_trace_through_all_processes_and_a_cycle_another(
     assert reconciled.attributes["findings"] == "0"
 
 
-@pytest.mark.requirement(
-    *("TRC-008", "TRC-009", "TRC-010", "TRC-011", "TRC-012", "TRC-013", "TRC-014")
-)
+@pytest.mark.requirement("TRC-008", "TRC-009", "TRC-010", "TRC-011")
+@pytest.mark.requirement("TRC-012", "TRC-013", "TRC-014")
 async def test_the_life_of_a_machine_is_one_trace_from_the_wish_for_it_to_its_end(
     client: Client,
     temporal_server: Server,
