@@ -20,6 +20,8 @@ from forgeyard.store.engine import database_now
 
 USUAL_MS: Final = DAY_MS
 LONGEST_MS: Final = 31 * DAY_MS
+LEEWAY_MS: Final = 3600 * 1000
+"""So much older than the longest window one may be: the clock of who asks is another one."""
 MOST_MACHINES: Final = 5_000
 MOST_WAITS: Final = 20_000
 MOST_DECISIONS: Final = 20_000
@@ -51,7 +53,7 @@ def read_analytics(
     fleet = fleets.view(fleets.find(connection, name_or_id))
     now = database_now(connection)
     since = now - USUAL_MS if since is None else since
-    if not now - LONGEST_MS <= since < now:
+    if not now - LONGEST_MS - LEEWAY_MS <= since < now:
         raise InvalidRequest(
             "the window must begin in the past, not too long ago",
             field="since",
@@ -165,19 +167,23 @@ _MACHINES = (
     .join(_BUSY, _BUSY.c.instance_id == _FOUND.c.instance_id, isouter=True)
     .order_by(_FOUND.c.number.desc())
 )
-_WAITS = (
-    sa.select(_jobs.c.leased_at - _jobs.c.eligible_at)
-    .join(_leases, sa.and_(_leases.c.job_id == _jobs.c.job_id, _leases.c.epoch == _jobs.c.epoch))
+_TAKEN = (
+    sa.select(_leases.c.job_id, _leases.c.epoch)
     .join(_instances, _instances.c.runner_id == _leases.c.runner_id)
     .where(
         _instances.c.fleet_id == _own,
         _RECENT,
         _leases.c.offered_at >= _since,
         _leases.c.accepted_at.is_not(None),
-        _jobs.c.leased_at >= _jobs.c.eligible_at,
     )
     .order_by(_leases.c.offered_at.desc())
     .limit(MOST_WAITS)
+    .cte("taken")
+)
+_WAITS = (
+    sa.select(_jobs.c.leased_at - _jobs.c.eligible_at)
+    .join(_TAKEN, sa.and_(_TAKEN.c.job_id == _jobs.c.job_id, _TAKEN.c.epoch == _jobs.c.epoch))
+    .where(_jobs.c.leased_at >= _jobs.c.eligible_at)
 )
 _DECISIONS = (
     sa.select(_decisions.c.at, _decisions.c.wanted, _decisions.c.usable, _decisions.c.launched)
