@@ -14,12 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from temporalio.client import Client
 
 from forgeyard import tracing
 from forgeyard.errors import InvalidRequest
-from forgeyard.store import codec
+from forgeyard.store import codec, fleet_tables
+from forgeyard.store.engine import read
 from tests.builders import a_registration
 from tests.integration.api.house import a_document
 from tests.integration.temporal.server import Server
@@ -40,6 +42,7 @@ class Received:
     span: bytes
     parent: bytes
     attributes: dict[str, str]
+    lasted_ms: int
 
 
 @dataclass(kw_only=True)
@@ -74,6 +77,7 @@ class Collector:
                             or str(one.value.int_value)
                             for one in span.attributes
                         },
+                        lasted_ms=(span.end_time_unix_nano - span.start_time_unix_nano) // 10**6,
                     )
                     for span in scope.spans
                 ]
@@ -217,6 +221,7 @@ async def test_the_life_of_a_machine_is_one_trace_from_the_wish_for_it_to_its_en
     temporal_server: Server,
     collector: Collector,
     sqlite_url: str,
+    sqlite_engine: sa.Engine,
     tmp_path: Path,
 ) -> None:
     api_port = a_free_port()
@@ -244,7 +249,19 @@ async def test_the_life_of_a_machine_is_one_trace_from_the_wish_for_it_to_its_en
         await asyncio.to_thread(_until, collector, "fleet.terminate")
     (intend,) = collector.named("fleet.intend")
     assert (intend.process, intend.parent) == ("worker", b"")
-    for name in ("fleet.provision", "fleet.bootstrap", "fleet.admit", "fleet.drain"):
+    with read(sqlite_engine) as connection:
+        query = sa.select(fleet_tables.capacity_instances)
+        row = connection.execute(query).mappings().one()
+    phases = {
+        "fleet.bootstrap": row["enrolled_at"] - row["running_at"],
+        "fleet.admit": row["healthy_at"] - row["enrolled_at"],
+        "fleet.drain": row["ending_at"] - row["drained_at"],
+    }
+    assert phases["fleet.bootstrap"] > 0
+    for name, took in phases.items():
+        (part,) = collector.named(name)
+        assert took <= part.lasted_ms + 1 < took + 2_000, (name, took)
+    for name in ("fleet.provision", *phases):
         (part,) = collector.named(name)
         assert (part.process, part.trace, part.parent) == ("worker", intend.trace, intend.span)
         assert (part.attributes["machine"], part.attributes["fleet"]) == (machine, "traced")
