@@ -105,11 +105,12 @@ class FleetActivities:
         if view is None:
             return contracts.FleetTick(gone=True)
         view = self._advised(view, now=found.now)
-        with tracing.span("fleet.plan", fleet=view.spec.name):
+        with tracing.span("fleet.plan", fleet=view.spec.name) as span:
             demand = unmet(found.snapshot, found.policy)
             allocation = allocate(demand, found.fleets, found.now)
             share = allocation.of(view.fleet_id)
             decision = decide(view, share, demand=demand, now=found.now)
+            span.note(wanted=decision.wanted, usable=decision.usable)
         with write(self._engine) as connection:
             done = fleet_decisions.commit(
                 connection,
@@ -217,14 +218,15 @@ class FleetActivities:
     def _hear(self, name: str, provider: FleetProvider) -> int:
         """Write down what was announced, then let the provider forget it."""
         announced = provider.interruptions()
+        # From 0 on, so that whoever watches sees the first one as one.
+        counted = telemetry.FLEET_INTERRUPTIONS.labels(provider.kind)
         if not announced:
             return 0
         with write(self._engine) as connection:
             now = database_now(connection)
             count = sightings.interrupted(connection, name, announced, now=now)
         provider.acknowledge(tuple(one.receipt for one in announced if one.receipt))
-        if count:
-            telemetry.FLEET_INTERRUPTIONS.labels(provider.kind).inc(count)
+        counted.inc(count)
         return count
 
     def _hold(
@@ -289,3 +291,6 @@ def _count(view: FleetView, done: Committed) -> None:
         telemetry.FLEET_SCALE_UP.labels(name).inc(len(done.launched))
     if done.drained:
         telemetry.FLEET_SCALE_DOWN.labels(name).inc(len(done.drained))
+    for instance_id in done.launched:
+        with tracing.root_span("fleet.intend", of=instance_id, fleet=name, machine=instance_id):
+            pass

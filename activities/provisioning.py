@@ -107,8 +107,9 @@ class ProvisioningActivities:
             if step.act is None:
                 break
             activity.heartbeat(step.act.value)
-            with tracing.span(_SPANS[step.act], fleet=step.known.fleet["name"]):
-                self._call(step)
+            of, fleet = request.instance_id, step.known.fleet["name"]
+            with tracing.span(_SPANS[step.act], of=of, fleet=fleet, machine=of) as span:
+                span.error = self._call(step)
             step = self._advance(request.instance_id)
         row = step.known.row
         return contracts.Advanced(
@@ -129,6 +130,7 @@ class ProvisioningActivities:
             if step.act is Act.PROVISION:
                 self._invite(connection, step)
         _count(step, before)
+        _trace(step, before)
         return step
 
     def _invite(self, connection: sa.Connection, step: Advance) -> None:
@@ -148,8 +150,8 @@ class ProvisioningActivities:
         )
         enrolments.mint(connection, wanted, AUTOSCALER, mark=invitations.mark_of, rng=self._rng)
 
-    def _call(self, step: Advance) -> None:
-        """Ask the provider once, and write down what came of it."""
+    def _call(self, step: Advance) -> str:
+        """Ask the provider once, and write down what came of it; return the code of a failure."""
         asked = step.known.row
         try:
             machine = self._ask(step)
@@ -157,8 +159,9 @@ class ProvisioningActivities:
             telemetry.FLEET_PROVIDER_FAILURES.labels(step.known.fleet["name"], error.code).inc()
             failure = error
             self._record(asked, lambda connection, row: _failed(connection, row, step.act, failure))
-            return
+            return error.code
         self._record(asked, lambda connection, row: _told(connection, row, step.act, machine))
+        return ""
 
     def _ask(self, step: Advance) -> Machine | None:
         known = step.known
@@ -232,13 +235,31 @@ def _count(step: Advance, before: CapacityInstanceState) -> None:
     """Count what came of a machine that was coming."""
     row, fleet = step.known.row, step.known.fleet["name"]
     after = step.known.facts.state
+    # From 0 on, so that whoever watches sees the first failure as one.
+    failures = telemetry.FLEET_BOOTSTRAP_FAILURES.labels(fleet)
     if before not in COMING or after in COMING:
         return
     if after is CapacityInstanceState.HEALTHY:
         took = row["healthy_at"] - row["requested_at"]
         telemetry.FLEET_PROVISION_LATENCY.labels(fleet).observe(took / 1000)
     elif row["calls"]:
-        telemetry.FLEET_BOOTSTRAP_FAILURES.labels(fleet).inc()
+        failures.inc()
+
+
+def _trace(step: Advance, before: CapacityInstanceState) -> None:
+    """Record the phases of a machine's life that have ended with a step, well or not."""
+    row = step.known.row
+    for name, states, begin, end in _PHASES:
+        began, ended = row[begin], row[end] or row["ending_at"]
+        if before in states and began is not None and ended is not None:
+            tracing.past(
+                name,
+                of=row["instance_id"],
+                lasted_ms=max(0, ended - began),
+                fleet=step.known.fleet["name"],
+                machine=row["instance_id"],
+                state=row["state"],
+            )
 
 
 def _told(connection: sa.Connection, row: Row, act: Act | None, machine: Machine | None) -> None:
@@ -307,6 +328,12 @@ def _line(row: Row) -> str:
     return f"{row['state']}{f': {said}' if said else ''}"
 
 
+_PHASES: Final = (
+    ("fleet.bootstrap", COMING - {CapacityInstanceState.ENROLLING}, "running_at", "enrolled_at"),
+    ("fleet.admit", COMING, "enrolled_at", "healthy_at"),
+    ("fleet.drain", {CapacityInstanceState.DRAINING}, "drained_at", "ending_at"),
+)
+"""What a phase is called, where a machine was before it ended, when it begins and ends."""
 _SPANS: Final = {
     Act.PROVISION: "fleet.provision",
     Act.LOOK: "fleet.inspect",

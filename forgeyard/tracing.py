@@ -1,9 +1,9 @@
 """Spans for whoever runs OpenTelemetry: off unless an endpoint is configured.
 
-The trace of a run, or of a cycle, is named after it: its ids are derived from that name, so every
-process finds the trace by itself, after a crash as well, and nothing has to be carried through SQL
-or through workflows that live for ever. Spans are recorded when they end. Their attributes are
-where ids belong, which no metric may have (MET-021).
+The trace of a run, of a cycle or of a machine is named after it: its ids are derived from that
+name, so every process finds the trace by itself, after a crash as well, and nothing has to be
+carried through SQL or through workflows that live for ever. Spans are recorded when they end. Their
+attributes are where ids belong, which no metric may have (MET-021).
 """
 
 import hashlib

@@ -29,8 +29,9 @@ from forgeyard.model.caller import Caller
 from forgeyard.model.fleet import FleetSpec, FleetState, Override
 from forgeyard.model.permission import Permission
 from forgeyard.scheduler.doctor import worst
-from forgeyard.store import fleet_symptoms, fleet_views, fleet_wishes, fleets
+from forgeyard.store import fleet_analytics, fleet_symptoms, fleet_views, fleet_wishes, fleets
 from forgeyard.store.engine import read
+from forgeyard.store.fleet_analytics import FleetAnalytics
 from forgeyard.store.fleet_views import DecisionRecord, FleetStanding, MachineRecord
 from forgeyard.store.fleet_wishes import LEAD_MS, ReservationRecord, Window
 from forgeyard.store.fleets import Bounds, FleetRecord, Outcome
@@ -273,6 +274,15 @@ def list_decisions(
     """List what a fleet decided and why, the newest first."""
     with read(deps.engine) as connection:
         return fleet_views.decisions(connection, name, limit=limit)
+
+
+@router.get("/{name}/analytics", dependencies=READS)
+def analyse_fleet(
+    name: FleetPath, deps: Deps, since: Annotated[Instant | None, Query()] = None
+) -> FleetAnalytics:
+    """Tell what a fleet did since an instant, for the last day unless told: use, waits, cost."""
+    with read(deps.engine) as connection:
+        return fleet_analytics.read_analytics(connection, name, since=since)
 
 
 @router.get("/{name}/reservations", dependencies=READS)

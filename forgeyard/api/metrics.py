@@ -19,6 +19,7 @@ from forgeyard.api.callers import needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.errors import StoreUnavailable
 from forgeyard.model.equipment import WHOLE
+from forgeyard.model.fleet import FleetHealth
 from forgeyard.model.permission import Permission
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.transitions import FINAL_JOB_STATES, JobState
@@ -242,6 +243,22 @@ def _of_fleets(found: Figures) -> Iterator[Metric]:
         for one, count in zip(found.fleets, counts, strict=True):
             family.add_metric((one.fleet, one.provider, one.capacity_class), count)
         yield family
+    held_back = GaugeMetricFamily(
+        "forgeyard_fleet_held_back_instances",
+        "Machines that the last decision of a fleet would have made, but for its maximum.",
+        labels=("fleet",),
+    )
+    health = GaugeMetricFamily(
+        "forgeyard_fleet_health",
+        "1 for the state of health that a fleet is in, 0 for the others.",
+        labels=("fleet", "state"),
+    )
+    for fleet in found.fleets:
+        held_back.add_metric((fleet.fleet,), fleet.held_back)
+        for state in FleetHealth:
+            health.add_metric((fleet.fleet, state.value), int(fleet.health is state))
+    yield held_back
+    yield health
 
 
 def _one(name: str, said: str, value: float) -> Metric:

@@ -60,7 +60,7 @@ def _row(one: Standing) -> tuple[str, ...]:
         "" if one.last is None else str(one.last.decision.wanted),
         _bounds(one),
         fleet.spec.provider + (" (frozen)" if one.provider_frozen else ""),
-        _money(one.hourly, fleet.spec.guardrail.currency),
+        money(one.hourly, fleet.spec.guardrail.currency),
     )
 
 
@@ -78,7 +78,8 @@ def _bounds(one: Standing) -> str:
     return f"{least} to {most}, for now"
 
 
-def _money(micros: int, currency: str) -> str:
+def money(micros: int, currency: str) -> str:
+    """Write millionths of a currency, rounded to hundredths."""
     return f"{micros / MILLIONTHS:.2f} {currency}" if micros else "0"
 
 
@@ -141,7 +142,7 @@ def _status(one: Standing) -> Iterator[str]:
 
 def _cost_line(one: Standing) -> str:
     guardrail = one.fleet.spec.guardrail
-    hourly, today = (_money(it, guardrail.currency) for it in (one.hourly, one.spent_today))
+    hourly, today = (money(it, guardrail.currency) for it in (one.hourly, one.spent_today))
     return f"cost: about {hourly} an hour, about {today} today"
 
 
@@ -409,9 +410,9 @@ def cost(
         return
     currency = guardrail.currency
     output.put(_cost_line(found))
-    output.put(f"of that idle: about {_money(idle, currency)} an hour")
+    output.put(f"of that idle: about {money(idle, currency)} an hour")
     for name, most in (("hour", guardrail.hourly), ("day", guardrail.daily)):
-        limit = "without limit" if most is None else f"at most {_money(most, currency)}"
+        limit = "without limit" if most is None else f"at most {money(most, currency)}"
         output.put(f"allowed in one {name}: {limit}")
     for line in _prices(found):
         output.put(line)

@@ -330,3 +330,44 @@ class Simulated:
 
     assumptions: tuple[str, ...] = ()
     ticks: tuple[SimulatedTick, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How long something took, in milliseconds."""
+
+    count: int = 0
+    median: int | None = None
+    p95: int | None = None
+    longest: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What a fleet did between two instants; costs are millionths."""
+
+    since: int
+    until: int
+    machines: int = 0
+    ready_ms: int = 0
+    busy_ms: int = 0
+    utilisation: float | None = None
+    queue_wait: Spread = field(default_factory=Spread)
+    scale_latency: Spread = field(default_factory=Spread)
+    provision_latency: Spread = field(default_factory=Spread)
+    never_ready: int = 0
+    cost: int = 0
+    idle_cost: int = 0
+    interruptions: int = 0
+    preemptible: int = 0
+    preemptible_ready_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analytics:
+    """What a fleet did, and which one it is."""
+
+    fleet: str
+    figures: Figures
+    currency: str = ""
+    is_partial: bool = False

@@ -17,6 +17,7 @@ from forgeyard.cli import (
     database,
     enrolment,
     fleet,
+    fleet_analytics,
     fleet_asking,
     fleet_outlook,
     fleet_rollout,
@@ -60,6 +61,7 @@ app.add_typer(pool.app, name="pool")
 app.add_typer(fleet.app, name="fleet")
 fleet.app.registered_commands += fleet_asking.app.registered_commands
 fleet.app.registered_commands += fleet_outlook.app.registered_commands
+fleet.app.registered_commands += fleet_analytics.app.registered_commands
 fleet.app.registered_commands += fleet_wishing.app.registered_commands
 fleet.app.add_typer(fleet_wishing.reservation, name="reservation")
 fleet.app.add_typer(fleet_wishing.provider, name="provider")

@@ -6,8 +6,10 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from forgeyard.fleet.view import Clamp, ClampKind
 from forgeyard.model.capacity import CapacityInstanceState
-from forgeyard.store import fleet_tables
+from forgeyard.model.fleet import FleetHealth
+from forgeyard.store import codec, fleet_tables
 
 _fleets, _instances = fleet_tables.fleets, fleet_tables.capacity_instances
 _decisions = fleet_tables.fleet_decisions
@@ -27,6 +29,16 @@ class FleetFigures:
     ready: int = 0
     provisioning: int = 0
     """Wanted, and not ready yet."""
+    held_back: int = 0
+    """So many more the last decision would have wanted or made, but for the maximum."""
+    health: FleetHealth = FleetHealth.HEALTHY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Bounded:
+    """The part of a stored decision that is counted."""
+
+    clamps: tuple[Clamp, ...] = ()
 
 
 def read_figures(connection: sa.Connection) -> tuple[FleetFigures, ...]:
@@ -42,9 +54,18 @@ def read_figures(connection: sa.Connection) -> tuple[FleetFigures, ...]:
             desired=row.wanted or 0,
             ready=counts[row.fleet_id][S.HEALTHY],
             provisioning=sum(counts[row.fleet_id][one] for one in _COMING),
+            held_back=_held_back(row.decision),
+            health=FleetHealth(row.health),
         )
         for row in connection.execute(_LIVE)
     )
+
+
+def _held_back(decision: str | None) -> int:
+    """Tell by how many machines a maximum lowered a decision, its own or another for now."""
+    clamps = () if decision is None else codec.decode(_Bounded, decision).clamps
+    bounds = (ClampKind.MAXIMUM, ClampKind.OVERRIDE)
+    return max((0, *(one.before - one.after for one in clamps if one.kind in bounds)))
 
 
 _LIVE = (
@@ -53,7 +74,9 @@ _LIVE = (
         _fleets.c.name,
         _fleets.c.provider,
         _fleets.c.class_id,
+        _fleets.c.health,
         _decisions.c.wanted,
+        _decisions.c.decision,
     )
     .join(
         _decisions,

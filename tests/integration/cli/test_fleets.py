@@ -236,6 +236,33 @@ def test_what_a_price_is_and_who_says_so_is_told(house: House) -> None:
     assert f"{by_hand[:-1]}; its provider's is not known: UnauthorizedOperation; a list of" in told
 
 
+@pytest.mark.requirement("MET-023", "MET-026", "MET-027", "MET-030")
+def test_what_a_fleet_did_is_told_figure_by_figure(house: House) -> None:
+    assert "no fleet; make one with" in did(house, "analytics").err
+    applied(house)
+    idle = did(house, "analytics", "builders").out
+    assert "in use: nothing was ready, " in idle
+    assert "jobs waited: no job was taken\n" in idle
+    decided(house, GROWS)
+    table = fleet_tables.capacity_instances
+    times = {"requested_at": table.c.requested_at - 4_000_000, "state": "healthy"}
+    ready = {"healthy_at": table.c.requested_at - 3_600_000}
+    house.desk.change(lambda it: it.execute(sa.update(table).values(**times, **ready)))
+    told = did(house, "analytics", "builders", "--since", "6h").out
+    assert "in use: 0.0%, 0.0 of 2.0 machine hours with leases\n" in told
+    wish = "from the wish for a machine to a ready one: median 6m 40s, 95% within 6m 40s, "
+    assert f"{wish}longest 6m 40s (2 seen)\n" in told
+    assert "idle: about 0.50 USD of about 0.56 USD\n" in told
+    assert "interrupted by the provider: 0 of 0 preemptible machines, " in told
+    assert "no bill" in told
+    (every,) = did(house, "analytics", "--json").json()
+    one = did(house, "analytics", "builders", "--json").json()
+    assert every["figures"].keys() == one["figures"].keys()
+    assert not [name for name in one["figures"] if "score" in name or "efficiency" in name]
+    assert "builders" in did(house, "analytics", "--since", "31d").out
+    assert "since" in did(house, "analytics", "builders", "--since", "99d", code=2).err
+
+
 @pytest.mark.requirement("FRC-031", "FRC-033", "FOP-005", "DEM-016")
 @pytest.mark.requirement("PRI-071", "CLI-017")
 def test_the_doctor_names_what_is_wrong_and_fails_for_what_does_not_heal(house: House) -> None:
@@ -264,6 +291,7 @@ def test_the_doctor_names_what_is_wrong_and_fails_for_what_does_not_heal(house: 
         *("apply", "list", "status", "explain", "scale", "unscale", "drain", "freeze", "activate"),
         *("delete", "pin", "unpin", "retire", "release", "instances", "demand", "doctor", "cost"),
         "forecast",
+        "analytics",
         *("reservation create", "reservation cancel", "reservation list"),
         *("provider freeze", "provider thaw"),
     ],

@@ -14,12 +14,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+import sqlalchemy as sa
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from temporalio.client import Client
 
 from forgeyard import tracing
 from forgeyard.errors import InvalidRequest
-from forgeyard.store import codec
+from forgeyard.store import codec, fleet_tables
+from forgeyard.store.engine import read
 from tests.builders import a_registration
 from tests.integration.api.house import a_document
 from tests.integration.temporal.server import Server
@@ -40,6 +42,7 @@ class Received:
     span: bytes
     parent: bytes
     attributes: dict[str, str]
+    lasted_ms: int
 
 
 @dataclass(kw_only=True)
@@ -74,6 +77,7 @@ class Collector:
                             or str(one.value.int_value)
                             for one in span.attributes
                         },
+                        lasted_ms=(span.end_time_unix_nano - span.start_time_unix_nano) // 10**6,
                     )
                     for span in scope.spans
                 ]
@@ -208,6 +212,91 @@ async def test_a_run_is_one_trace_through_all_processes_and_a_cycle_another(
     reconciled = collector.named("scheduler.reconcile")[0]
     assert (reconciled.process, reconciled.attributes["partition"]) == ("worker", PARTITION)
     assert reconciled.attributes["findings"] == "0"
+
+
+@pytest.mark.requirement("TRC-008", "TRC-009", "TRC-010", "TRC-011")
+@pytest.mark.requirement("TRC-012", "TRC-013", "TRC-014")
+async def test_the_life_of_a_machine_is_one_trace_from_the_wish_for_it_to_its_end(
+    client: Client,
+    temporal_server: Server,
+    collector: Collector,
+    sqlite_url: str,
+    sqlite_engine: sa.Engine,
+    tmp_path: Path,
+) -> None:
+    api_port = a_free_port()
+    environment = {
+        "FORGEYARD_DATA_DIR": str(tmp_path),
+        "FORGEYARD_STORE__URL": sqlite_url,
+        "FORGEYARD_PARTITION": PARTITION,
+        "FORGEYARD_TEMPORAL__ADDRESS": temporal_server.address,
+        "FORGEYARD_API__PORT": str(api_port),
+        "FORGEYARD_API__AGENT_PORT": str(a_free_port()),
+        "FORGEYARD_FLEETS__LOOK_S": "0.5",
+        "FORGEYARD_FLEETS__OBSERVE_S": "1",
+        "FORGEYARD_AGENT__HEADROOM_MEMORY": "0",
+        "FORGEYARD_AGENT__HEADROOM_DISK": "0",
+        "FORGEYARD_TRACING__ENDPOINT": f"http://127.0.0.1:{collector.port}/v1/traces",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+    }
+    token = tmp_path / "token"
+    token.write_text("sesame-open")
+    token.chmod(0o600)
+    with ExitStack() as running:
+        for command in ("api", "worker"):
+            running.enter_context(_process(command, environment, tmp_path / f"{command}.log"))
+        machine = await asyncio.to_thread(_live_and_end, api_port, "sesame-open")
+        await asyncio.to_thread(_until, collector, "fleet.terminate")
+    (intend,) = collector.named("fleet.intend")
+    assert (intend.process, intend.parent) == ("worker", b"")
+    with read(sqlite_engine) as connection:
+        query = sa.select(fleet_tables.capacity_instances)
+        row = connection.execute(query).mappings().one()
+    phases = {
+        "fleet.bootstrap": row["enrolled_at"] - row["running_at"],
+        "fleet.admit": row["healthy_at"] - row["enrolled_at"],
+        "fleet.drain": row["ending_at"] - row["drained_at"],
+    }
+    assert phases["fleet.bootstrap"] > 0
+    for name, took in phases.items():
+        (part,) = collector.named(name)
+        assert took <= part.lasted_ms + 1 < took + 2_000, (name, took)
+    for name in ("fleet.provision", *phases):
+        (part,) = collector.named(name)
+        assert (part.process, part.trace, part.parent) == ("worker", intend.trace, intend.span)
+        assert (part.attributes["machine"], part.attributes["fleet"]) == (machine, "traced")
+    ended = collector.named("fleet.terminate")
+    assert {(one.trace, one.parent) for one in ended} == {(intend.trace, intend.span)}
+    (bootstrap,) = collector.named("fleet.bootstrap")
+    (admit,) = collector.named("fleet.admit")
+    assert bootstrap.attributes["state"] in {"enrolling", "healthy"}
+    assert admit.attributes["state"] == "healthy"
+    planned = collector.named("fleet.plan")
+    assert {"0", "1"} <= {one.attributes["wanted"] for one in planned}
+    assert {one.attributes["fleet"] for one in planned} == {"traced"}
+    assert {one.attributes["provider"] for one in collector.named("fleet.reconcile")} == {"local"}
+
+
+def _live_and_end(api_port: int, token: str) -> str:
+    """Have one machine of a fleet on this host come up and go again; return its id."""
+    headers = {"authorization": f"Bearer {token}"}
+    because = {"reason": "a test wants it"}
+    size = {"cpu": 0.1, "memory": "64Mi", "disk": "16Mi", "slots": 1}
+    scaling = {"max": 1, "down": {"idle_grace": "0s", "window": "0s"}}
+    document = {"name": "traced", "capacity": {"resources": size}, "scaling": scaling}
+    with httpx.Client(base_url=f"http://127.0.0.1:{api_port}", headers=headers) as people:
+        _eventually(people, "/readyz", "ready")
+        made = people.put("/v1/fleets/traced", json={"document": document, **because})
+        assert made.status_code == 200, made.text
+        try:
+            bounds = {"min": 1, "max": 1, **because}
+            assert people.post("/v1/fleets/traced:scale", json=bounds).is_success
+            _eventually(people, "/v1/fleets/traced/capacity", '"healthy"')
+        finally:
+            assert people.post("/v1/fleets/traced:drain", json=because).is_success
+            _eventually(people, "/v1/fleets/traced/capacity", '"terminated"')
+        (machine,) = people.get("/v1/fleets/traced/capacity").json()
+    return str(machine["instance_id"])
 
 
 def _until(collector: Collector, name: str) -> None:
