@@ -183,6 +183,14 @@ def is_frozen(connection: sa.Connection, provider: str) -> bool:
     return connection.execute(frozen.limit(1)).first() is not None
 
 
+def has_enrolled(connection: sa.Connection, row: Row) -> bool:
+    """Tell whether somebody has come with the token of a machine, or under its runner's name."""
+    if row["runner_id"] is not None or _is_redeemed(connection, row):
+        return True
+    came = sa.select(_runners.c.runner_id).where(_runners.c.name == row["runner_name"])
+    return connection.execute(came).first() is not None
+
+
 def _is_redeemed(connection: sa.Connection, row: Row) -> bool:
     enrolments = tables.enrolments
     used = sa.select(enrolments.c.used_at).where(enrolments.c.binding == binding_of(row))
@@ -388,6 +396,4 @@ def heard_of(connection: sa.Connection, instance_id: str) -> MachineState | None
     row = changes.find(connection, INSTANCE, instance_id)
     if row["released_at"] is not None:
         return MachineState.GONE
-    runner = sa.select(_runners.c.runner_id).where(_runners.c.name == row["runner_name"])
-    came = connection.execute(runner).first() is not None or _is_redeemed(connection, row)
-    return MachineState.RUNNING if came else None
+    return MachineState.RUNNING if has_enrolled(connection, row) else None

@@ -3,7 +3,8 @@
 A listing proves nothing by itself. A machine that it does not name is looked at directly before
 anything follows. A machine with our tags that no living row speaks of is an orphan of ours only if
 a row says that we asked for it by this very key, and it was seen twice with time in between;
-whatever else carries our tags is reported and never touched (FRC-013 to FRC-016).
+whatever else carries our tags is reported and never touched (FRC-013 to FRC-016). Where one wish
+has made two machines and somebody has enrolled, nobody knows on which: neither is ended then.
 """
 
 import json
@@ -44,6 +45,8 @@ class SightingVerdict(StrEnum):
     """Nothing proves that it is ours: an operator has to look at it."""
     ORPHAN = "orphan"
     """We asked for it, and have given it up."""
+    TWIN = "twin"
+    """One wish made it and the machine that its row knows, and either may be the runner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +56,16 @@ class Orphan:
     ref: str
     row: Row
     """The row that says that it was asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stranger:
+    """A machine that lives and that no living row speaks of."""
+
+    machine: Machine
+    verdict: SightingVerdict
+    row: Row | None = None
+    """The row that proves it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +104,7 @@ def observe(
         _instances.c.ended_at.is_(None) | (_instances.c.ended_at > now - FORGOTTEN_MS),
     )
     rows = [dict(row) for row in connection.execute(query).mappings()]
+    rows = [_moved_on(connection, row, listing.complete, ours) for row in rows]
     named = {one.ref for one in ours}
     missing = [row for row in rows if _is_missing(row, named)] if listing.complete else []
     for row in missing:
@@ -107,7 +121,7 @@ def observe(
                 tended_until=0,
             )
     _compare_images(connection, rows, {one.ref: one for one in ours})
-    strangers = _strangers(ours, rows)
+    strangers = _strangers(connection, ours, rows)
     orphans = _orphans(connection, provider, strangers, now=now)
     return Seen(machines=len(ours), missing=len(missing), strangers=len(strangers), orphans=orphans)
 
@@ -137,22 +151,69 @@ def _is_missing(row: Row, named: set[str]) -> bool:
     return row["state"] in _WATCHED and row["provider_ref"] and row["provider_ref"] not in named
 
 
-def _strangers(ours: Sequence[Machine], rows: Sequence[Row]) -> list[tuple[Machine, Row | None]]:
-    """List machines that live and that no living row speaks of, each with the row that proves it.
+def _moved_on(
+    connection: sa.Connection, row: Row, complete: bool, ours: Sequence[Machine]
+) -> Row:
+    """Let a row know the other machine of its wish, where the one that it knew is no more.
+
+    Whoever enrolled and still answers can only be on the one that is left.
+    """
+    known = next((one for one in ours if one.ref == row["provider_ref"]), None)
+    is_over = complete if known is None else known.state in _ENDED
+    if row["state"] not in _AT_WORK or row["provider_ref"] is None or not is_over:
+        return row
+    twins = [
+        one
+        for one in ours
+        if one.tags.get(TAG_INSTANCE) == row["instance_id"]
+        and one.ref != row["provider_ref"]
+        and one.state not in _ENDED
+        and _is_proved(one, row)
+    ]
+    if len(twins) != 1 or not machines.has_enrolled(connection, row):
+        return row
+    (twin,) = twins
+    return machines.change(
+        connection,
+        row,
+        provider_ref=twin.ref,
+        machine=twin.state.value,
+        detail=twin.detail[:500],
+        missing_since=None,
+        sightings=0,
+        tended_until=0,
+    )
+
+
+_AT_WORK = frozenset(one.value for one in (S.BOOTSTRAPPING, S.ENROLLING, S.HEALTHY, S.DRAINING))
+
+
+def _strangers(
+    connection: sa.Connection, ours: Sequence[Machine], rows: Sequence[Row]
+) -> list[_Stranger]:
+    """List machines that live and that no living row speaks of.
 
     Not those whose making was asked for and that are about to be found: their row lives.
     """
     living = {row["provider_ref"] for row in rows if row["ended_at"] is None}
     by_id: Mapping[str, Row] = {row["instance_id"]: row for row in rows}
-    found: list[tuple[Machine, Row | None]] = []
+    found: list[_Stranger] = []
     for machine in ours:
         row = by_id.get(machine.tags.get(TAG_INSTANCE, ""))
         if machine.ref in living or machine.state is MachineState.GONE:
             continue
         if row is not None and row["ended_at"] is None and row["provider_ref"] is None:
             continue
-        found.append((machine, row if row is not None and _is_proved(machine, row) else None))
+        found.append(_stranger(connection, machine, row))
     return found
+
+
+def _stranger(connection: sa.Connection, machine: Machine, row: Row | None) -> _Stranger:
+    if row is None or not _is_proved(machine, row):
+        return _Stranger(machine=machine, verdict=SightingVerdict.FOREIGN)
+    is_twin = row["ended_at"] is None and machines.has_enrolled(connection, row)
+    verdict = SightingVerdict.TWIN if is_twin else SightingVerdict.ORPHAN
+    return _Stranger(machine=machine, verdict=verdict, row=row)
 
 
 def _is_proved(machine: Machine, row: Row) -> bool:
@@ -167,14 +228,14 @@ def _is_proved(machine: Machine, row: Row) -> bool:
 def _orphans(
     connection: sa.Connection,
     provider: str,
-    strangers: Sequence[tuple[Machine, Row | None]],
+    strangers: Sequence[_Stranger],
     *,
     now: int,
 ) -> tuple[Orphan, ...]:
     """Note who was seen; return those that have been seen for long enough to be ended."""
     ripe: list[Orphan] = []
-    for machine, row in strangers:
-        verdict = SightingVerdict.FOREIGN if row is None else SightingVerdict.ORPHAN
+    for stranger in strangers:
+        machine, verdict = stranger.machine, stranger.verdict
         keys = {"provider": provider, "ref": machine.ref}
         values = {
             **keys,
@@ -195,8 +256,9 @@ def _orphans(
         )
         own = sa.and_(*(_sightings.c[name] == value for name, value in keys.items()))
         first = connection.execute(sa.select(_sightings.c.first_at).where(own)).scalar_one()
-        if row is not None and now - first >= ORPHAN_GRACE_MS:
-            ripe.append(Orphan(ref=machine.ref, row=row))
+        is_ripe = verdict is SightingVerdict.ORPHAN and now - first >= ORPHAN_GRACE_MS
+        if is_ripe and stranger.row is not None:
+            ripe.append(Orphan(ref=machine.ref, row=stranger.row))
     stale = _sightings.c.last_at < now - FORGOTTEN_MS
     connection.execute(sa.delete(_sightings).where(_sightings.c.provider == provider, stale))
     return tuple(ripe[:MOST_ENDED])
