@@ -131,6 +131,7 @@ def lock(connection: sa.Connection, instance_id: str) -> Known:
         detail=row["detail"],
         has_ref=row["provider_ref"] is not None,
         asked_at=row["asked_at"],
+        ending_at=row["ending_at"] or 0,
         looked_at=row["looked_at"],
         missing_since=row["missing_since"],
         sightings=row["sightings"],
@@ -332,6 +333,7 @@ def _has_news(silence: int, now: int) -> sa.ColumnElement[bool]:
     is_lost = offline & (_runners.c.last_seen_at <= now - silence)
     came = (admission == Admission.VERIFIED.value) & ~offline
     return sa.or_(
+        (state == S.PROVISIONING.value) & (_instances.c.machine == MachineState.PENDING.value) & came,
         state.in_((S.BOOTSTRAPPING.value, S.ENROLLING.value)) & (came | is_sick),
         (state == S.HEALTHY.value) & (is_sick | is_lost),
         (state == S.DRAINING.value) & (~held | is_lost),

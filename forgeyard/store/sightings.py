@@ -32,6 +32,8 @@ ORPHAN_GRACE_MS: Final = 2 * 60 * 1000
 """Between the first sight of an orphan and its end; it may be one that is just ending itself."""
 MOST_ENDED: Final = 5
 """Orphans that one look may end."""
+IN_MOTION_MS: Final = 15 * 60 * 1000
+"""A machine that comes or goes for longer than this is looked at no more often than others."""
 FORGOTTEN_MS: Final = 24 * 3600 * 1000
 _instances, _sightings = fleet_tables.capacity_instances, fleet_tables.provider_sightings
 _breakers = fleet_tables.provider_breakers
@@ -77,6 +79,30 @@ class Seen:
     """Machines of ours that a complete listing does not name."""
     strangers: int
     orphans: tuple[Orphan, ...]
+    news: int = 0
+    """Machines that somebody has to look after at once."""
+
+
+def period(connection: sa.Connection, provider: str, *, usual: int, soon: int, now: int) -> int:
+    """Tell how long to wait between two looks at a provider: less while machines come or go.
+
+    One listing tells of all of them, so that nobody has to look at each again and again.
+    """
+    recently, is_known = now - IN_MOTION_MS, _instances.c.provider_ref.is_not(None)
+    comes = (_instances.c.state == S.PROVISIONING.value) & (_instances.c.asked_at > recently)
+    goes = (_instances.c.state == S.TERMINATING.value) & (_instances.c.ending_at > recently)
+    moving = sa.select(_instances.c.instance_id).where(
+        _instances.c.provider == provider, is_known, comes | goes
+    )
+    found = connection.execute(moving.limit(1)).first()
+    return usual if found is None else min(usual, soon)
+
+
+def is_due(connection: sa.Connection, provider: str, *, every: int, now: int) -> bool:
+    """Tell whether it is time to look at a provider, whoever does."""
+    own = (_breakers.c.provider == provider) & (_breakers.c.fleet_id == "")
+    query = sa.select(sa.func.max(_breakers.c.looked_at)).where(own, _breakers.c.offering == "")
+    return (connection.execute(query).scalar_one() or 0) <= now - every
 
 
 def take_turn(connection: sa.Connection, provider: str, *, every: int, now: int) -> bool:
@@ -109,21 +135,47 @@ def observe(
     missing = [row for row in rows if _is_missing(row, named)] if listing.complete else []
     for row in missing:
         machines.change(connection, row, missing_since=row["missing_since"] or now, tended_until=0)
-    ended = {one.ref: one for one in ours if one.state in _ENDED}
-    for row in rows:
-        if row["state"] in _WATCHED and row["provider_ref"] in ended:
-            machine = ended[row["provider_ref"]]
-            machines.change(
-                connection,
-                row,
-                machine=machine.state.value,
-                detail=machine.detail[:500],
-                tended_until=0,
-            )
+    told = _tell(connection, rows, {one.ref: one for one in ours}, now=now)
     _compare_images(connection, rows, {one.ref: one for one in ours})
     strangers = _strangers(connection, ours, rows)
     orphans = _orphans(connection, provider, strangers, now=now)
-    return Seen(machines=len(ours), missing=len(missing), strangers=len(strangers), orphans=orphans)
+    return Seen(
+        machines=len(ours),
+        missing=len(missing),
+        strangers=len(strangers),
+        orphans=orphans,
+        news=len(missing) + told,
+    )
+
+
+def _tell(
+    connection: sa.Connection, rows: Sequence[Row], ours: Mapping[str, Machine], *, now: int
+) -> int:
+    """Note what has become of machines, unless they are elsewhere by now; return of how many."""
+    told = 0
+    for row in rows:
+        machine = ours.get(row["provider_ref"])
+        values = {} if machine is None else _news(row, machine, now=now)
+        if not values:
+            continue
+        own = (_instances.c[name] == row[name] for name in ("instance_id", "state", "provider_ref"))
+        change = sa.update(_instances).where(*own).values(**values, tended_until=0)
+        told += int(connection.execute(change).rowcount)
+    return told
+
+
+def _news(row: Row, machine: Machine, *, now: int) -> dict[str, object]:
+    """Say what a listing tells of a machine that somebody waits for.
+
+    One that is to end is looked at itself, before it is believed that it has.
+    """
+    state, known = S(row["state"]), {"machine": machine.state.value, "detail": machine.detail[:500]}
+    if state is S.TERMINATING:
+        is_gone = machine.state is MachineState.GONE and row["missing_since"] is None
+        return {"missing_since": now} if is_gone else {}
+    if state is S.PROVISIONING and machine.state is MachineState.RUNNING:
+        return {**known, "running_at": row["running_at"] or now, "looked_at": now}
+    return known if state in _EXPECTED and machine.state in _ENDED else {}
 
 
 def _compare_images(
@@ -145,10 +197,15 @@ def _compare_images(
 
 _ENDED = frozenset({MachineState.STOPPING, MachineState.STOPPED, MachineState.GONE})
 _WATCHED = frozenset({S.HEALTHY.value, S.DRAINING.value})
+_EXPECTED = frozenset({S.PROVISIONING, S.BOOTSTRAPPING, S.ENROLLING, S.HEALTHY, S.DRAINING})
 
 
 def _is_missing(row: Row, named: set[str]) -> bool:
-    return row["state"] in _WATCHED and row["provider_ref"] and row["provider_ref"] not in named
+    """Tell whether a listing does not name a machine that it should, or that is to end."""
+    if row["provider_ref"] is None or row["provider_ref"] in named:
+        return False
+    is_ending = row["state"] == S.TERMINATING and row["missing_since"] is None
+    return is_ending or row["state"] in _WATCHED
 
 
 def _moved_on(
