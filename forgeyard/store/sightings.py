@@ -222,10 +222,7 @@ def _moved_on(
     twins = [
         one
         for one in ours
-        if one.tags.get(TAG_INSTANCE) == row["instance_id"]
-        and one.ref != row["provider_ref"]
-        and one.state not in _ENDED
-        and _is_proved(one, row)
+        if one.ref != row["provider_ref"] and one.state not in _ENDED and _is_of_wish(one, row)
     ]
     if len(twins) != 1 or not machines.has_enrolled(connection, row):
         return row
@@ -268,9 +265,18 @@ def _strangers(
 def _stranger(connection: sa.Connection, machine: Machine, row: Row | None) -> _Stranger:
     if row is None or not _is_proved(machine, row):
         return _Stranger(machine=machine, verdict=SightingVerdict.FOREIGN)
-    is_twin = row["ended_at"] is None and machines.has_enrolled(connection, row)
+    is_twin = (
+        row["ended_at"] is None
+        and _is_of_wish(machine, row)
+        and machines.has_enrolled(connection, row)
+    )
     verdict = SightingVerdict.TWIN if is_twin else SightingVerdict.ORPHAN
     return _Stranger(machine=machine, verdict=verdict, row=row)
+
+
+def _is_of_wish(machine: Machine, row: Row) -> bool:
+    """Tell whether the very wish of a row made this machine, so that it has the same token."""
+    return machine.tags.get(TAG_OPERATION) == machines.operation_key(row)
 
 
 def _is_proved(machine: Machine, row: Row) -> bool:

@@ -102,6 +102,18 @@ def test_a_stranger_with_the_tags_of_a_row_is_never_taken_for_its_machine(desk: 
     assert [row["verdict"] for row in desk.rows(SIGHTINGS)] == ["foreign"]
 
 
+def test_a_machine_of_an_earlier_wish_has_another_token_and_ends(desk: Desk) -> None:
+    made = a_row(desk, CapacityInstanceState.HEALTHY, enrolled=True)
+    before = machines.operation_key(desk.row(INSTANCES, made))
+    desk.overwrite(INSTANCES, made, generation=2)
+    tags = {TAG_INSTALLATION: "here", TAG_INSTANCE: made, TAG_OPERATION: before}
+    listing = Listing(machines=(Machine(ref=SECOND, state=RUNNING, tags=tags),), complete=True)
+    for now in (1, 1 + ORPHAN_GRACE_MS):
+        seen = desk.change(sightings.observe, "local", "here", listing, now=now)
+    assert ended(seen) == [SECOND]
+    assert ref_of(desk, made) == FIRST
+
+
 def test_what_is_left_of_both_ends_with_the_row(desk: Desk) -> None:
     made = a_row(desk, CapacityInstanceState.HEALTHY, enrolled=True)
     look(desk, made, *BOTH)
