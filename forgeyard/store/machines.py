@@ -333,7 +333,9 @@ def _has_news(silence: int, now: int) -> sa.ColumnElement[bool]:
     is_lost = offline & (_runners.c.last_seen_at <= now - silence)
     came = (admission == Admission.VERIFIED.value) & ~offline
     return sa.or_(
-        (state == S.PROVISIONING.value) & (_instances.c.machine == MachineState.PENDING.value) & came,
+        (state == S.PROVISIONING.value)
+        & (_instances.c.machine == MachineState.PENDING.value)
+        & came,
         state.in_((S.BOOTSTRAPPING.value, S.ENROLLING.value)) & (came | is_sick),
         (state == S.HEALTHY.value) & (is_sick | is_lost),
         (state == S.DRAINING.value) & (~held | is_lost),

@@ -129,8 +129,8 @@ def observe(
         _instances.c.provider == provider,
         _instances.c.ended_at.is_(None) | (_instances.c.ended_at > now - FORGOTTEN_MS),
     )
-    rows = [dict(row) for row in connection.execute(query).mappings()]
-    rows = [_moved_on(connection, row, listing.complete, ours) for row in rows]
+    found = [dict(row) for row in connection.execute(query).mappings()]
+    rows = [_moved_on(connection, row, listing.complete, ours) for row in found]
     named = {one.ref for one in ours}
     missing = [row for row in rows if _is_missing(row, named)] if listing.complete else []
     for row in missing:
@@ -169,7 +169,8 @@ def _news(row: Row, machine: Machine, *, now: int) -> dict[str, object]:
 
     One that is to end is looked at itself, before it is believed that it has.
     """
-    state, known = S(row["state"]), {"machine": machine.state.value, "detail": machine.detail[:500]}
+    state = S(row["state"])
+    known: dict[str, object] = {"machine": machine.state.value, "detail": machine.detail[:500]}
     if state is S.TERMINATING:
         is_gone = machine.state is MachineState.GONE and row["missing_since"] is None
         return {"missing_since": now} if is_gone else {}
@@ -208,9 +209,7 @@ def _is_missing(row: Row, named: set[str]) -> bool:
     return is_ending or row["state"] in _WATCHED
 
 
-def _moved_on(
-    connection: sa.Connection, row: Row, complete: bool, ours: Sequence[Machine]
-) -> Row:
+def _moved_on(connection: sa.Connection, row: Row, complete: bool, ours: Sequence[Machine]) -> Row:
     """Let a row know the other machine of its wish, where the one that it knew is no more.
 
     Whoever enrolled and still answers can only be on the one that is left.
