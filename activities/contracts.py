@@ -378,6 +378,8 @@ class FleetTick:
     """Of one that nobody looks after."""
     image: str = ""
     """That is rolled out there."""
+    is_observing_due: bool = False
+    """Whether it is time to look at all that its provider has."""
     wait_ms: int = 10_000
 
 
@@ -388,6 +390,8 @@ class Observed:
     machines: int = 0
     orphans: int = 0
     interrupted: int = 0
+    news: int = 0
+    """Machines that somebody has to look after at once."""
     skipped: str = ""
 
 

@@ -93,6 +93,7 @@ class FleetActivities:
                 continue
         return contracts.FleetTick(
             line="others decided all the time; decided next time",
+            is_observing_due=True,  # as far as anybody knows
             wait_ms=self._rhythm.look,
         )
 
@@ -137,6 +138,7 @@ class FleetActivities:
             untended=self._untended(view),
             rollout_id=rollout_id,
             image=image,
+            is_observing_due=self._is_observing_due(view.spec.provider, now=found.now),
             wait_ms=self._rhythm.look,
         )
 
@@ -168,6 +170,11 @@ class FleetActivities:
             before = database_now(connection) - ROLLOUT_UNTENDED_MS
             return rollouts.untended(connection, fleet_id, before=before) or ("", "")
 
+    def _is_observing_due(self, provider: str, *, now: int) -> bool:
+        with read(self._engine) as connection:
+            every = self._period(connection, provider, now=now)
+            return sightings.is_due(connection, provider, every=every, now=now)
+
     @activity.defn(name="fleet.observe")
     def observe_fleet(self, request: contracts.Fleet) -> contracts.Observed:
         """Look at all that the provider of a fleet has, if nobody has done so of late."""
@@ -176,7 +183,7 @@ class FleetActivities:
             name = str(fleets.find(connection, request.fleet_id)["provider"])
             frozen = machines.is_frozen(connection, name)
             now = database_now(connection)
-            every = self._rhythm.observe
+            every = self._period(connection, name, now=now)
             mine = sightings.take_turn(connection, name, every=every, now=now)
             installation = lineage.current(connection).store_id
         found = self._providers.get(name)
@@ -189,6 +196,11 @@ class FleetActivities:
             activity.heartbeat("listing")
             listing = found.provider.list_machines(installation)
             return self._hold(name, found, installation, listing, interrupted, frozen=frozen)
+
+    def _period(self, connection: sa.Connection, name: str, *, now: int) -> int:
+        usual, found = self._rhythm.observe, self._providers.get(name)
+        soon = usual if found is None else found.pace.look
+        return sightings.period(connection, name, usual=usual, soon=soon, now=now)
 
     def _check(self, name: str, provider: FleetProvider) -> None:
         """Ask now and then whether we are let in and all that fleets want is there."""
@@ -246,7 +258,10 @@ class FleetActivities:
             activity.heartbeat(orphan.ref)
             self._end(found.provider, installation, orphan)
         return contracts.Observed(
-            machines=seen.machines, orphans=len(seen.orphans), interrupted=interrupted
+            machines=seen.machines,
+            orphans=len(seen.orphans),
+            interrupted=interrupted,
+            news=seen.news + interrupted,
         )
 
     def _end(self, provider: FleetProvider, installation: str, orphan: Orphan) -> None:

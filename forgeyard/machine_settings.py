@@ -62,6 +62,10 @@ class FleetsConfig(Group):
     look_s: float = Field(default=5.0, ge=0.2, le=600)
     observe_s: float = Field(default=30.0, ge=0.2, le=3_600)
     """Between two looks at everything that a provider has."""
+    image_keys: Mapping[Word, str] = Field(default={}, max_length=100)
+    """By name, files with the public keys (PEM; Ed25519 or P-256) that sign records of images."""
+    require_signature: bool = False
+    """Whether every image has to be signed by one of them, whatever a fleet's document says."""
     providers: Mapping[Word, ProviderConfig] = Field(
         default={
             "local": ProviderConfig(kind="local"),

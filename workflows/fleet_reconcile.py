@@ -74,16 +74,17 @@ class FleetReconcile:
 
     @workflow.run
     async def run(self, state: contracts.FleetState) -> str:
-        """Look, decide, start, rest; until the fleet is deleted."""
+        """Decide, start, look, rest; until the fleet is deleted."""
         for _ in range(state.rounds_per_run):
             self._poked = False
-            await self._observe()
             tick = await self._tick()
             if tick.gone:
                 return "deleted, and nothing of it is left"
             await asyncio.gather(*(self._look_after(one) for one in tick.untended))
             if tick.rollout_id:
                 await self._roll_out(tick)
+            if tick.is_observing_due:
+                await self._observe()
             await self._rest(tick)
             if _is_time_to_roll_over():
                 break
@@ -91,8 +92,9 @@ class FleetReconcile:
         workflow.continue_as_new(self._state, initial_versioning_behavior=ON_TO_THE_NEWEST)
 
     async def _observe(self) -> None:
+        """Look at what the provider has; whoever is in it for something is told without a rest."""
         try:
-            await workflow.execute_activity(
+            seen = await workflow.execute_activity(
                 contracts.observe_fleet,
                 self._state.fleet,
                 task_queue=contracts.provider_queue(workflow.info().task_queue),
@@ -104,6 +106,8 @@ class FleetReconcile:
             )
         except ActivityError as error:
             self._survive("the provider could not be looked at", error)
+            return
+        self._poked = self._poked or seen.news > 0
 
     async def _tick(self) -> contracts.FleetTick:
         try:
@@ -116,7 +120,7 @@ class FleetReconcile:
             )
         except ActivityError as error:
             self._survive("nothing could be decided", error)
-            return contracts.FleetTick()
+            return contracts.FleetTick(is_observing_due=True)
         self._failure = ""
         self._state = replace(self._state, rounds=self._state.rounds + 1)
         self._show(tick)

@@ -160,6 +160,7 @@ def apply_fleet(
             message.intent,
             expected_version=message.expected_version,
             rng=deps.rng,
+            keys=deps.trust.image_keys,
         )
     return _applied(before, found.spec, found.outcome, version=found.version, dry_run=False)
 
@@ -182,7 +183,7 @@ def _would(deps: ApiDependencies, spec: FleetSpec) -> AppliedFleet:
     """Say what a document would change, and change nothing."""
     sanity.demand_sane(spec)
     with read(deps.engine) as connection:
-        settled = fleets.settled(connection, spec)
+        settled = fleets.settled(connection, spec, keys=deps.trust.image_keys)
         before = fleets.present(connection, spec.name)
     if before is None:
         return _applied(None, settled, Outcome.CREATED, version=0, dry_run=True)

@@ -8,7 +8,13 @@ from pydantic import Field
 from forgeyard.api.callers import FleetImageManager, needs
 from forgeyard.api.dependencies import Deps
 from forgeyard.api.intents import Because
-from forgeyard.model.image import DIGEST, ImageSeverity, Provenance, RunnerImage
+from forgeyard.model.image import (
+    DIGEST,
+    MOST_SIGNATURE,
+    ImageSeverity,
+    Provenance,
+    RunnerImage,
+)
 from forgeyard.model.permission import Permission
 from forgeyard.store import images
 from forgeyard.store.engine import read
@@ -20,6 +26,7 @@ ImagePath = Annotated[str, Path(max_length=100)]
 READS = [needs(Permission.FLEET_READ)]
 Digest = Annotated[str, Field(pattern=f"^{DIGEST}$")]
 Place = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Base64 = Annotated[str, Field(max_length=MOST_SIGNATURE, pattern=r"^[A-Za-z0-9+/]*={0,2}$")]
 UNSAID = Provenance()
 
 
@@ -30,6 +37,8 @@ class AddImage(Because):
     references: Annotated[dict[Place, Place], Field(max_length=200, default_factory=dict)]
     """By provider, `provider/region` or `provider/offering`."""
     provenance: Provenance = UNSAID
+    signature: Base64 = ""
+    """A detached signature over the record, in base64: `forgeyard image statement` writes that."""
 
 
 class CompromiseImage(Because):
@@ -67,7 +76,13 @@ def add_image(message: AddImage, deps: Deps, who: FleetImageManager) -> ImageRec
         digest=message.digest, references=message.references, provenance=message.provenance
     )
     with deps.change_for(who) as connection:
-        return images.add(connection, wanted, message.intent)
+        return images.add(
+            connection,
+            wanted,
+            message.intent,
+            signature=message.signature,
+            keys=deps.trust.image_keys,
+        )
 
 
 @router.post("/{image}:trust")

@@ -36,7 +36,14 @@ def start_rollout(
 ) -> RolloutRecord:
     """Begin to bring an image to a fleet, canaries first."""
     with deps.change_for(who) as connection:
-        return rollouts.start(connection, name, message.image, message.intent, rng=deps.rng)
+        return rollouts.start(
+            connection,
+            name,
+            message.image,
+            message.intent,
+            rng=deps.rng,
+            keys=deps.trust.image_keys,
+        )
 
 
 @router.post(":pause")
@@ -63,4 +70,6 @@ def roll_back(
 ) -> RolloutRecord:
     """Give a fleet back the image that it had before."""
     with deps.change_for(who) as connection:
-        return rollouts.roll_back(connection, name, message.intent, rng=deps.rng)
+        return rollouts.roll_back(
+            connection, name, message.intent, rng=deps.rng, keys=deps.trust.image_keys
+        )

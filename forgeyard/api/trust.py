@@ -10,7 +10,7 @@ from forgeyard.errors import InvalidRequest
 from forgeyard.model.enrolment import Cloud, CloudMachine
 from forgeyard.store.identities import Sign, Signed
 from forgeyard.store.proven_machines import Prove
-from forgeyard.trust import aws, certificates
+from forgeyard.trust import aws, certificates, image_signatures
 from forgeyard.trust.authority import Authority
 from forgeyard.trust.certificates import Certificate
 from forgeyard.trust.evidence import Facts, Unproved, Verifier
@@ -28,6 +28,10 @@ class Trust(Invitations):
         super().__init__(Authority(config.authority_dir()))
         self._lasts = timedelta(seconds=config.api.certificate_s)
         self._clouds: Mapping[Cloud, Verifier] = {Cloud.AWS: aws.load(config.api.aws_certificates)}
+        fleets = config.fleets
+        self.image_keys = image_signatures.load(
+            fleets.image_keys, is_required=fleets.require_signature
+        )
         self._issuing: tuple[Certificate, ...] = ()
         self._looked_at: float | None = None
 

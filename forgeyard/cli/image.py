@@ -1,5 +1,8 @@
 """`forgeyard image …`: what machines boot, who made it, and whether it may still run."""
 
+import base64
+import binascii
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +13,8 @@ from forgeyard.cli.image_shapes import Image, Struck
 from forgeyard.cli.options import DataDir, Json, Reason, TokenFile, Url, connect, label_of
 from forgeyard.cli.submitting import because
 from forgeyard.cli.watching import now_ms
+from forgeyard.errors import InvalidRequest, NotFound
+from forgeyard.model.image import MOST_SIGNATURE, Provenance, RunnerImage
 from forgeyard.model.units import parse_duration
 
 app = typer.Typer(no_args_is_help=True, help="Look after the images that machines boot.")
@@ -73,26 +78,44 @@ def show_image(
     said = {"built by": made.builder, "source": made.source, "SBOM": made.sbom}
     for name, value in {**said, "signature": made.signature, **found.image.references}.items():
         output.put(f"  {name}: {value or 'not on record'}")
+    signed = found.image.signature
+    output.put(f"  record signed by: {'nobody' if signed is None else signed.by}")
 
 
 def _state(one: Image) -> str:
     return f"{one.state} ({one.severity})" if one.severity else one.state
 
 
+Digest = Annotated[str, typer.Argument(metavar="DIGEST", help="sha256: and 64 digits.")]
+References = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ref", metavar="PLACE=NAME", help="aws/eu-central-1=ami-…: what it is called there."
+    ),
+]
+Builder = Annotated[str, typer.Option("--built-by", help="Who built it.")]
+Source = Annotated[str, typer.Option("--source", help="From which commit or document.")]
+Sbom = Annotated[str, typer.Option("--sbom", help="The digest of its bill of materials.")]
+SignaturePlace = Annotated[str, typer.Option("--signature", help="Where its signature is.")]
+
+
 @app.command("add")
 def add_image(
-    digest: Annotated[str, typer.Argument(metavar="DIGEST", help="sha256: and 64 digits.")],
+    digest: Digest,
     reason: Reason,
-    reference: Annotated[
-        list[str] | None,
+    reference: References = None,
+    builder: Builder = "",
+    source: Source = "",
+    sbom: Sbom = "",
+    signature: SignaturePlace = "",
+    signature_file: Annotated[
+        Path | None,
         typer.Option(
-            "--ref", metavar="PLACE=NAME", help="aws/eu-central-1=ami-…: what it is called there."
+            "--signature-file",
+            metavar="FILE",
+            help="A signature over what `image statement` writes for the same options.",
         ),
     ] = None,
-    builder: Annotated[str, typer.Option("--built-by", help="Who built it.")] = "",
-    source: Annotated[str, typer.Option("--source", help="From which commit or document.")] = "",
-    sbom: Annotated[str, typer.Option("--sbom", help="The digest of its bill of materials.")] = "",
-    signature: Annotated[str, typer.Option("--signature", help="Where its signature is.")] = "",
     as_json: Json = False,
     url: Url = None,
     token_file: TokenFile = None,
@@ -103,13 +126,66 @@ def add_image(
     \b
     Example:
       forgeyard image add sha256:9f… --ref aws/eu-central-1=ami-0a1b --built-by images/main \\
-        --source 3c9e01 --sbom sha256:77… --signature oci://images/sig --reason "weekly build"
+        --source 3c9e01 --sbom sha256:77… --signature-file image.sig --reason "weekly build"
     """
     made = {"builder": builder, "source": source, "sbom": sbom, "signature": signature}
     wish = {"digest": digest, "references": dict(map(label_of, reference or ()))}
+    signed = {} if signature_file is None else {"signature": _base64(signature_file)}
     with connect(url, token_file, data_dir) as client:
-        answer = client.post(API_IMAGES, {**wish, "provenance": made, **because(reason)})
+        answer = client.post(API_IMAGES, {**wish, "provenance": made, **signed, **because(reason)})
     output.put_done(answer, f"image {digest} is registered", as_json=as_json)
+
+
+@app.command()
+def statement(
+    digest: Digest,
+    reference: References = None,
+    builder: Builder = "",
+    source: Source = "",
+    sbom: Sbom = "",
+    signature: SignaturePlace = "",
+) -> None:
+    """Write the bytes to be signed: all that is to be on record of an image, asking nobody.
+
+    \b
+    Example:
+      forgeyard image statement sha256:9f… --ref aws/eu-central-1=ami-0a1b --built-by images/main \\
+        --source 3c9e01 --sbom sha256:77… > image.json
+      openssl pkeyutl -sign -inkey ed25519.pem -rawin -in image.json -out image.sig
+    """
+    made = Provenance(builder=builder, source=source, sbom=sbom, signature=signature)
+    references = dict(map(label_of, reference or ()))
+    record = RunnerImage(digest=digest, references=references, provenance=made)
+    # Without a newline: these very bytes are signed.
+    typer.echo(record.statement(), nl=False)
+
+
+def _base64(file: Path) -> str:
+    """Read a signature as tools write them: its bytes, or those in base64.
+
+    Raises:
+        NotFound: the file cannot be read.
+        InvalidRequest: it is empty, or too long for a signature.
+    """
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MOST_SIGNATURE + 1)
+    except OSError as error:
+        raise NotFound(
+            f"{file}: {error.strerror or 'it cannot be read'}", field="--signature-file"
+        ) from error
+    written = b"".join(content.split())
+    if not written or len(content) > MOST_SIGNATURE:
+        raise InvalidRequest(
+            f"{file} is no signature",
+            field="--signature-file",
+            allowed=f"1 to {MOST_SIGNATURE} bytes, or these in base64",
+        )
+    try:
+        base64.b64decode(written, validate=True)
+    except binascii.Error:
+        return base64.b64encode(content).decode()
+    return written.decode()
 
 
 @app.command()

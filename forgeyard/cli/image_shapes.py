@@ -15,12 +15,20 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSignature:
+    """Whose key signed the record of an image."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerImage:
     """An image and what providers call it."""
 
     digest: str
     references: Mapping[str, str] = field(default_factory=dict[str, str])
     provenance: Provenance = field(default_factory=Provenance)
+    signature: ImageSignature | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

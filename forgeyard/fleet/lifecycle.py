@@ -76,6 +76,8 @@ class Facts:
     has_ref: bool = False
     asked_at: int = 0
     """When its making or its end was asked for last."""
+    ending_at: int = 0
+    """When it began to end, however often that is asked for."""
     looked_at: int = 0
     missing_since: int | None = None
     sightings: int = 0
@@ -124,7 +126,7 @@ def _is_frozen(facts: Facts) -> bool:
 
 
 def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
-    if facts.machine is M.RUNNING and facts.image is ImageStanding.FINE:
+    if facts.image is ImageStanding.FINE and _is_up(facts):
         return Verdict(to=S.BOOTSTRAPPING, reason="seen running", due_in=facts.deadlines.bootstrap)
     trouble = _trouble(facts, pace, now, "it was not running in time")
     if trouble is not None:
@@ -141,6 +143,12 @@ def _provisioning(facts: Facts, pace: Pace, now: int) -> Verdict:
     return _watch(facts, pace, now)
 
 
+def _is_up(facts: Facts) -> bool:
+    """Tell whether a machine runs, by its provider's word or because its agent has come."""
+    has_come = facts.redeemed or facts.runner is not None
+    return facts.machine is M.RUNNING or (facts.machine is M.PENDING and has_come)
+
+
 def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
     """Tell whether a coming machine has ended, is late, or must not come any more."""
     if facts.image is not ImageStanding.FINE:
@@ -155,10 +163,11 @@ def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
 
 
 def _watch(facts: Facts, pace: Pace, now: int) -> Verdict:
-    """Look, the more rarely the longer it takes: what takes minutes is not told to the second."""
+    """Look, each time after twice as long: meanwhile a listing tells of what becomes of it."""
     if facts.missing_since is not None:
         return _look(facts, pace, now)
-    at = facts.looked_at + max(pace.look, (facts.looked_at - facts.asked_at) // 2)
+    began = facts.ending_at or facts.asked_at
+    at = facts.looked_at + max(pace.look, facts.looked_at - began)
     at = max(at, facts.next_at)
     return _look_at(at if facts.due_at is None else min(at, facts.due_at), now)
 
@@ -282,6 +291,9 @@ def _terminating(facts: Facts, pace: Pace, now: int) -> Verdict:
         return _look(facts, pace, now) if facts.has_ref else Verdict(wait=RARELY_MS)
     if facts.machine is not M.GONE and now >= facts.asked_at + pace.ask_again:
         return Verdict(act=Act.TERMINATE)
+    if facts.missing_since is not None and facts.sightings:
+        # It ends as it should; only once more, after all the time that an answer may be late.
+        return _look_at(max(facts.missing_since + pace.visibility, facts.next_at), now)
     return _watch(facts, pace, now)
 
 

@@ -276,7 +276,7 @@ class FleetSpec:
     placement: Placement = field(default_factory=Placement)
     lifetime: Lifetime = field(default_factory=Lifetime)
     images: ImageDemand = ImageDemand.KNOWN
-    """A fleet of restricted trust takes attested ones only, whatever this says (IMG-006)."""
+    """A fleet of restricted trust takes attested ones at least, whatever this says (IMG-006)."""
     rollout: Rollout = field(default_factory=Rollout)
     guardrail: Guardrail = field(default_factory=Guardrail)
     scope: FleetScope = field(default_factory=FleetScope)

@@ -4,8 +4,9 @@ An image never changes; another one has another digest, and so do the machines t
 (IMG-008). Names for people point at digests and may move; nothing that is kept says a name.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -15,6 +16,9 @@ from forgeyard.model.equipment import Word
 
 DIGEST: Final = r"sha256:[0-9a-f]{64}"
 MOST_REFERENCES: Final = 200
+MOST_SIGNATURE: Final = 1_000
+RECORD: Final = "forgeyard/image-record/1"
+"""What a signature is over, lest one that was made for something else is taken for it."""
 Line = Annotated[str, MaxLen(500)]
 
 
@@ -54,6 +58,8 @@ class ImageDemand(StrEnum):
     """Those that are registered and trusted."""
     ATTESTED = "attested"
     """Those, if it is on record how they were made."""
+    SIGNED = "signed"
+    """Those, if one of the keys that are configured has signed this record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +77,22 @@ class Provenance:
     @property
     def is_complete(self) -> bool:
         """Tell whether it says who made it, from what, of what, and who vouches for it."""
-        return all((self.builder, self.source, self.sbom, self.signature))
+        return self.is_told and bool(self.signature)
+
+    @property
+    def is_told(self) -> bool:
+        """Tell whether it says who made it, from what and of what."""
+        return all((self.builder, self.source, self.sbom))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSignature:
+    """A signature over the record of an image, and whose it was found to be."""
+
+    by: Line
+    """The name of the key."""
+    value: Annotated[str, MaxLen(MOST_SIGNATURE)]
+    """Base64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +105,24 @@ class RunnerImage:
     )
     """By provider, or by `provider/region`, or by `provider/offering`."""
     provenance: Provenance = field(default_factory=Provenance)
+    signature: ImageSignature | None = None
+    """Over all of the above (GAT-016)."""
+
+    @property
+    def is_attested(self) -> bool:
+        """Tell whether it is on record how it was made, and who vouches for that."""
+        is_signed = self.signature is not None
+        return self.provenance.is_complete or (self.provenance.is_told and is_signed)
+
+    def statement(self) -> bytes:
+        """Write the record as the bytes that are signed, the same for the same record."""
+        said = {
+            "record": RECORD,
+            "digest": self.digest,
+            "references": dict(self.references),
+            "provenance": asdict(self.provenance),
+        }
+        return json.dumps(said, sort_keys=True, separators=(",", ":")).encode()
 
     def reference(self, provider: str, *places: str) -> str:
         """Tell what a provider calls it, at the first of these places that has a name of its own.

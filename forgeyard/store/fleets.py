@@ -29,6 +29,7 @@ from forgeyard.store.births import draw_id
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.shares import Intent
+from forgeyard.trust.image_signatures import NO_KEYS, ImageKeys
 
 _fleets = fleet_tables.fleets
 _overrides = fleet_tables.fleet_overrides
@@ -85,6 +86,7 @@ def apply(
     *,
     expected_version: int | None,
     rng: random.Random,
+    keys: ImageKeys = NO_KEYS,
 ) -> FleetRecord:
     """Make the fleet of a document's name, or replace its document; the same again is no change.
 
@@ -94,7 +96,7 @@ def apply(
         Conflict: it is at another version (0: it must be new), or is being deleted.
     """
     sanity.demand_sane(spec)
-    spec, now = settled(connection, spec), database_now(connection)
+    spec, now = settled(connection, spec, keys=keys), database_now(connection)
     fleet_id = draw_id("flt", now=now, rng=rng)
     row = {"fleet_id": fleet_id, "created_at": now, "state": FleetState.ACTIVE.value}
     row |= {"name": spec.name, "live": 1, **_written(spec)}
@@ -115,7 +117,7 @@ def _numbered(connection: sa.Connection, name: str) -> int:
     return connection.execute(last).scalar_one() or 0
 
 
-def settled(connection: sa.Connection, spec: FleetSpec) -> FleetSpec:
+def settled(connection: sa.Connection, spec: FleetSpec, *, keys: ImageKeys = NO_KEYS) -> FleetSpec:
     """Write the names in a document as the ids that they have here.
 
     Raises:
@@ -124,8 +126,8 @@ def settled(connection: sa.Connection, spec: FleetSpec) -> FleetSpec:
     """
     _demand_pool(connection, spec.pool)
     found = connection.execute(_NAMED, {"own": spec.name}).mappings().first()
-    present = "" if found is None else codec.decode(FleetSpec, found["spec"]).capacity.image
-    image = images.settled(connection, spec, present)
+    present = None if found is None else codec.decode(FleetSpec, found["spec"])
+    image = images.settled(connection, spec, present, keys)
     scope = FleetScope(
         tenant_id=_scope_id(connection, spec.scope.tenant_id, "tenant"),
         project_id=_scope_id(connection, spec.scope.project_id, "project"),

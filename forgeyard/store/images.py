@@ -6,7 +6,7 @@ steps that they take anyway, and go or are kept for a look (IMG-018 to IMG-020).
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import sqlalchemy as sa
@@ -19,6 +19,7 @@ from forgeyard.model.image import (
     DIGEST,
     ImageDemand,
     ImageSeverity,
+    ImageSignature,
     ImageState,
     RunnerImage,
 )
@@ -27,6 +28,7 @@ from forgeyard.store.changes import IMAGE, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.machines import binding_of
 from forgeyard.store.shares import Intent
+from forgeyard.trust.image_signatures import NO_KEYS, ImageKeys
 
 MOST_SHOWN: Final = 1_000
 _images, _aliases = image_tables.runner_images, image_tables.image_aliases
@@ -62,11 +64,20 @@ class Struck:
     """Whose caches and outputs are distrusted now."""
 
 
-def add(connection: sa.Connection, image: RunnerImage, intent: Intent) -> ImageRecord:
+def add(
+    connection: sa.Connection,
+    image: RunnerImage,
+    intent: Intent,
+    *,
+    signature: str = "",
+    keys: ImageKeys = NO_KEYS,
+) -> ImageRecord:
     """Register an image; the same again is no change, and of a known one only places are added.
 
+    A signature is over the record as it then stands, in base64.
+
     Raises:
-        InvalidRequest: it has no digest.
+        InvalidRequest: it has no digest, or is not signed as it should be.
         Conflict: it is known, and was made otherwise or is called otherwise.
     """
     _demand_digest(image.digest)
@@ -82,23 +93,63 @@ def add(connection: sa.Connection, image: RunnerImage, intent: Intent) -> ImageR
     changes.upsert(connection, _images, row, changes={})
     found = changes.find(connection, IMAGE, image.digest, lock=True)
     if found["version"] == 0:
+        made = _signed(image, signature, keys) if signature else image
+        _demand_signed(made, keys)
         own = _images.c.digest == image.digest
-        connection.execute(sa.update(_images).where(own).values(version=1))
-        _tell(connection, "image.add", image.digest, intent, now=now)
+        written = {"version": 1, "image": codec.encode(made)}
+        connection.execute(sa.update(_images).where(own).values(written))
+        _tell(connection, "image.add", image.digest, intent, _by(made), now=now)
         return show(connection, image.digest)
     known = codec.decode(RunnerImage, found["image"])
     _demand_same(known, image)
-    together = RunnerImage(
-        digest=known.digest,
-        references={**known.references, **image.references},
-        provenance=known.provenance,
-    )
+    together = replace(known, references={**known.references, **image.references})
+    if signature:
+        together = _signed(together, signature, keys)
     if together != known:
+        _demand_signed(together, keys)
         own = _images.c.digest == image.digest
         values = {"image": codec.encode(together), "changed_at": now}
         connection.execute(sa.update(_images).where(own).values(values))
-        _tell(connection, "image.add", image.digest, intent, "more places", now=now)
+        said = ", ".join(part for part in ("more on record", _by(together)) if part)
+        _tell(connection, "image.add", image.digest, intent, said, now=now)
     return show(connection, image.digest)
+
+
+def _signed(image: RunnerImage, signature: str, keys: ImageKeys) -> RunnerImage:
+    """Put a signature on record, by whoever's it is."""
+    signer = keys.signer_of(image.statement(), signature)
+    if signer is None:
+        raise InvalidRequest(
+            "no key that is known here has signed this record",
+            field="signature",
+            value=image.digest,
+            allowed=f"a signature over what `forgeyard image statement` writes, by {_known(keys)}",
+        )
+    return replace(image, signature=ImageSignature(by=signer, value=signature))
+
+
+def _known(keys: ImageKeys) -> str:
+    return f"one of {', '.join(keys.names)}" if keys.names else "a key in fleets.image_keys"
+
+
+def _demand_signed(image: RunnerImage, keys: ImageKeys) -> None:
+    """Insist that a record which is signed stays so, and is where everything has to be."""
+    if (keys.is_required or image.signature is not None) and not _is_signed(image, keys):
+        raise InvalidRequest(
+            "its signature is missing, or is not over the record as it would be",
+            field="signature",
+            value=image.digest,
+            allowed=f"one over all that is to be on record, by {_known(keys)}",
+        )
+
+
+def _is_signed(image: RunnerImage, keys: ImageKeys) -> bool:
+    made = image.signature
+    return made is not None and keys.signer_of(image.statement(), made.value) is not None
+
+
+def _by(image: RunnerImage) -> str:
+    return "" if image.signature is None else f"signed by {image.signature.by}"
 
 
 def _demand_digest(digest: str) -> None:
@@ -112,7 +163,7 @@ def _demand_digest(digest: str) -> None:
 
 
 def _demand_same(known: RunnerImage, image: RunnerImage) -> None:
-    if image.provenance.is_complete and image.provenance != known.provenance:
+    if image.provenance.is_told and image.provenance != known.provenance:
         raise Conflict(
             "this image is on record as made otherwise",
             field="provenance",
@@ -261,10 +312,13 @@ def _resolved(connection: sa.Connection, said: str) -> str | None:
     return connection.execute(query).scalar_one_or_none()
 
 
-def settled(connection: sa.Connection, spec: FleetSpec, present: str) -> str:
+def settled(
+    connection: sa.Connection, spec: FleetSpec, present: FleetSpec | None, keys: ImageKeys
+) -> str:
     """Look up the image that a document names, and insist that its fleet may have it.
 
-    One that the fleet has at present it may keep, whatever became of that.
+    One that the fleet has at present it may keep, whatever became of that, unless the document
+    demands more of images now.
 
     Raises:
         NotFound: it is neither an alias nor a digest.
@@ -276,30 +330,57 @@ def settled(connection: sa.Connection, spec: FleetSpec, present: str) -> str:
         raise NotFound(
             f"no image {said}", field="capacity.image", value=said, allowed="a digest or an alias"
         )
-    if digest and digest != present:
-        demand_fit(connection, spec, digest)
+    if digest and not _may_keep(digest, spec, present):
+        demand_fit(connection, spec, digest, keys)
     return digest
 
 
-def demand_fit(connection: sa.Connection, spec: FleetSpec, digest: str) -> None:
-    """Insist that a fleet may begin to use an image (IMG-006).
+def _may_keep(digest: str, spec: FleetSpec, present: FleetSpec | None) -> bool:
+    if present is None or digest != present.capacity.image:
+        return False
+    return _DEMANDS.index(_demand(spec)) <= _DEMANDS.index(_demand(present))
+
+
+_DEMANDS: Final = tuple(ImageDemand)
+
+
+def _demand(spec: FleetSpec) -> ImageDemand:
+    least = ImageDemand.ATTESTED if spec.capacity.trust in RESTRICTED_TRUST else ImageDemand.ANY
+    return max(spec.images, least, key=_DEMANDS.index)
+
+
+def demand_fit(connection: sa.Connection, spec: FleetSpec, digest: str, keys: ImageKeys) -> None:
+    """Insist that a fleet may begin to use an image (IMG-006, GAT-016).
 
     Raises:
         Conflict: nobody has registered it, it is not trusted, or nobody knows how it was made.
     """
-    query = sa.select(_images).where(_images.c.digest == digest).with_for_update()
-    row = connection.execute(query).mappings().one_or_none()
-    demand = ImageDemand.ATTESTED if spec.capacity.trust in RESTRICTED_TRUST else spec.images
+    demand = ImageDemand.SIGNED if keys.is_required else _demand(spec)
+    row = demand_trusted(connection, digest)
     if row is None:
         if demand is not ImageDemand.ANY:
             raise _unfit(digest, "is not registered", "`forgeyard image add`, or images: any")
         return
-    if row["state"] != ImageState.TRUSTED.value:
-        raise _unfit(digest, f"is {row['state']}", "a trusted one")
-    provenance = codec.decode(RunnerImage, row["image"]).provenance
-    if demand is ImageDemand.ATTESTED and not provenance.is_complete:
+    image = codec.decode(RunnerImage, row["image"])
+    if demand in (ImageDemand.ATTESTED, ImageDemand.SIGNED) and not image.is_attested:
         allowed = "one registered with builder, source, SBOM and signature"
         raise _unfit(digest, "has no complete record of how it was made", allowed)
+    if demand is ImageDemand.SIGNED and not _is_signed(image, keys):
+        allowed = f"one whose record is signed by {_known(keys)}"
+        raise _unfit(digest, "has no signature that can be verified", allowed)
+
+
+def demand_trusted(connection: sa.Connection, digest: str) -> Row | None:
+    """Insist that an image is trusted, if it is registered; return its row, locked.
+
+    Raises:
+        Conflict: it is registered and not trusted.
+    """
+    query = sa.select(_images).where(_images.c.digest == digest).with_for_update()
+    row = connection.execute(query).mappings().one_or_none()
+    if row is not None and row["state"] != ImageState.TRUSTED.value:
+        raise _unfit(digest, f"is {row['state']}", "a trusted one")
+    return None if row is None else dict(row)
 
 
 def _unfit(digest: str, what: str, allowed: str) -> Conflict:

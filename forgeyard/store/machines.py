@@ -132,6 +132,7 @@ def lock(connection: sa.Connection, instance_id: str) -> Known:
         detail=row["detail"],
         has_ref=row["provider_ref"] is not None,
         asked_at=row["asked_at"],
+        ending_at=row["ending_at"] or 0,
         looked_at=row["looked_at"],
         missing_since=row["missing_since"],
         sightings=row["sightings"],
@@ -182,6 +183,14 @@ def is_frozen(connection: sa.Connection, provider: str) -> bool:
         _breakers.c.provider == provider, _breakers.c.frozen == 1
     )
     return connection.execute(frozen.limit(1)).first() is not None
+
+
+def has_enrolled(connection: sa.Connection, row: Row) -> bool:
+    """Tell whether somebody has come with the token of a machine, or under its runner's name."""
+    if row["runner_id"] is not None or _is_redeemed(connection, row):
+        return True
+    came = sa.select(_runners.c.runner_id).where(_runners.c.name == row["runner_name"])
+    return connection.execute(came).first() is not None
 
 
 def _is_redeemed(connection: sa.Connection, row: Row) -> bool:
@@ -328,6 +337,9 @@ def _has_news(silence: int, now: int) -> sa.ColumnElement[bool]:
     is_lost = offline & (_runners.c.last_seen_at <= now - silence)
     came = (admission == Admission.VERIFIED.value) & ~offline
     return sa.or_(
+        (state == S.PROVISIONING.value)
+        & (_instances.c.machine == MachineState.PENDING.value)
+        & came,
         state.in_((S.BOOTSTRAPPING.value, S.ENROLLING.value)) & (came | is_sick),
         (state == S.HEALTHY.value) & (is_sick | is_lost),
         (state == S.DRAINING.value) & (~held | is_lost),
@@ -392,6 +404,4 @@ def heard_of(connection: sa.Connection, instance_id: str) -> MachineState | None
     row = changes.find(connection, INSTANCE, instance_id)
     if row["released_at"] is not None:
         return MachineState.GONE
-    runner = sa.select(_runners.c.runner_id).where(_runners.c.name == row["runner_name"])
-    came = connection.execute(runner).first() is not None or _is_redeemed(connection, row)
-    return MachineState.RUNNING if came else None
+    return MachineState.RUNNING if has_enrolled(connection, row) else None

@@ -33,6 +33,7 @@ from forgeyard.store.changes import ROLLOUT, Row
 from forgeyard.store.engine import database_now
 from forgeyard.store.machines import AUTOSCALER
 from forgeyard.store.shares import Intent
+from forgeyard.trust.image_signatures import NO_KEYS, ImageKeys
 
 S = CapacityInstanceState
 ENDS: Final = frozenset({RolloutState.DONE, RolloutState.ROLLED_BACK})
@@ -79,7 +80,13 @@ class Advanced:
 
 
 def start(
-    connection: sa.Connection, fleet: str, image: str, intent: Intent, *, rng: random.Random
+    connection: sa.Connection,
+    fleet: str,
+    image: str,
+    intent: Intent,
+    *,
+    rng: random.Random,
+    keys: ImageKeys = NO_KEYS,
 ) -> RolloutRecord:
     """Begin to bring an image to a fleet, canaries first (IMG-009).
 
@@ -90,7 +97,7 @@ def start(
     row = fleets.lock(connection, fleet)
     spec = codec.decode(FleetSpec, row["spec"])
     digest = images.digest_of(connection, image)
-    images.demand_fit(connection, spec, digest)
+    images.demand_fit(connection, spec, digest, keys)
     return _begin(connection, row, digest, RolloutState.CANARY, intent, rng=rng)
 
 
@@ -167,7 +174,12 @@ def _set_paused(
 
 
 def roll_back(
-    connection: sa.Connection, fleet: str, intent: Intent, *, rng: random.Random
+    connection: sa.Connection,
+    fleet: str,
+    intent: Intent,
+    *,
+    rng: random.Random,
+    keys: ImageKeys = NO_KEYS,
 ) -> RolloutRecord:
     """Give a fleet back the image that it had before, if that is trusted (IMG-017).
 
@@ -183,8 +195,11 @@ def roll_back(
         raise NotFound(
             "nothing was rolled out that could be taken back", field="fleet", value=fleet
         )
-    if last["before"]:
-        images.demand_fit(connection, codec.decode(FleetSpec, row["spec"]), last["before"])
+    if last["live"] is not None:
+        # Its document still says so: how it was made was looked at when it began to.
+        images.demand_trusted(connection, last["before"])
+    elif last["before"]:
+        images.demand_fit(connection, codec.decode(FleetSpec, row["spec"]), last["before"], keys)
     if last["live"] is None:
         replacing = RolloutState.REPLACING
         return _begin(connection, row, last["before"], replacing, intent, rng=rng)

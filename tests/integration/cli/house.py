@@ -19,6 +19,7 @@ from forgeyard import archive
 from forgeyard.api.serve import Listening, serve
 from forgeyard.cli.main import main
 from forgeyard.config import ApiConfig, Config, OidcConfig, StoreConfig, TemporalConfig
+from forgeyard.machine_settings import FleetsConfig
 from forgeyard.model.protocol import Phase
 from forgeyard.store import artifacts, blobs, changes, logs
 from forgeyard.store.blobs import FileBlobStore
@@ -27,6 +28,7 @@ from tests.leasing import Desk, Lease
 
 UI = "http://127.0.0.1:8233"
 NO_ISSUER = OidcConfig()
+USUAL_FLEETS = FleetsConfig()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +113,13 @@ def open_house(
     capsys: pytest.CaptureFixture[str],
     *,
     oidc: OidcConfig = NO_ISSUER,
+    fleets: FleetsConfig = USUAL_FLEETS,
 ) -> Iterator[House]:
     """Serve the API on any free port for as long as the block runs."""
     config = Config(
         data_dir=directory,
         oidc=oidc,
+        fleets=fleets,
         store=StoreConfig(url=engine.url.render_as_string(hide_password=False)),
         api=ApiConfig(port=0, agent_port=0),
         temporal=TemporalConfig(address="127.0.0.1:1"),

@@ -1,10 +1,12 @@
 """Fleets on a real Temporal server: from zero to zero, through everything an operator may do."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
 import pytest
+from temporalio.api.history.v1 import HistoryEvent
 from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowHandle,
@@ -15,8 +17,10 @@ from temporalio.exceptions import ApplicationError
 from activities import contracts, starts
 from activities.connection import connect
 from forgeyard.config import TemporalConfig
+from activities.fleets import Rhythm
 from forgeyard.model.fleet import ScaleUp
 from tests.builders import a_job_spec
+from tests.fleet.fake import Knobs
 from tests.integration.temporal.house import Cost, House, until
 from tests.integration.temporal.server import Server
 from tests.integration.temporal.yard import Agents, Yard, eager, later
@@ -92,6 +96,44 @@ async def test_many_machines_are_begun_together_though_nobody_serves_their_provi
         cost = Cost.of(await yard.history(handle.id))
     record_property("events of a reconciler that began forty machines", cost.events)
     assert cost.events < 40 * 5
+
+
+async def test_the_life_of_a_machine_in_a_slow_cloud_fits_as_well(
+    house: House, record_property: Callable[[str, object], None]
+) -> None:
+    """Five minutes until it runs, ten until its agent comes, two to end; fifty times as fast."""
+    slow = Knobs(lag_ms=(0, 0), start_ms=6_000, stop_ms=2_400)
+    yard = Yard.over(house, slow)
+    fleet = yard.apply(eager())
+    yard.scale(fleet, 1)
+    async with yard.both_workers(), Agents(yard=yard, boots_s=12.0).running():
+        await yard.reconcile(fleet)
+        await yard.until_states("healthy")
+        yard.scale(fleet, 0)
+        await yard.until_empty()
+        runs = await yard.runs_of(workflow_id_of(yard.machines()[0]))
+    events = sum(map(len, runs))
+    record_property("events of the life of a machine in a slow cloud", events)
+    assert events <= EVENTS_OF_A_LIFE
+
+
+async def test_a_reconciler_looks_at_its_provider_when_that_is_due_and_not_each_time(
+    yard: Yard,
+) -> None:
+    rhythm = Rhythm(look=200, observe=3_600_000)
+    yard = replace(yard, parts=replace(yard.parts, rhythm=rhythm))
+    async with yard.both_workers():
+        handle = await yard.reconcile(yard.apply(eager()))
+        await until_counted(yard, handle, "TIMER_STARTED", 4)
+        asked = Counter(scheduled(await yard.history(handle.id)))
+    assert asked["fleet.observe"] == 1
+    assert asked["fleet.tick"] >= 4
+
+
+def scheduled(events: Sequence[HistoryEvent]) -> list[str]:
+    """Name the activities that a history has scheduled."""
+    names = (each.activity_task_scheduled_event_attributes.activity_type.name for each in events)
+    return [name for name in names if name]
 
 
 End = Callable[[WorkflowHandle], Awaitable[None]]

@@ -137,7 +137,11 @@ class Ledger:
         rows = [
             row for row in self._rows.values() if row["fleet_id"] == fleet_id and row["may_exist"]
         ]
-        sick = sum(row["state"] == S.QUARANTINED.value for row in rows)
+        # One that was kept when it was decided may have begun to end in the same step.
+        sick = sum(
+            S.QUARANTINED.value in (row["state"], self._states.get(row["instance_id"]))
+            for row in rows
+        )
         exist = len(rows) - min(sick, bounds.apart)
         if exist == most > 0:
             self._world.weather.note(AT_MOST)

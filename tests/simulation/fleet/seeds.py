@@ -17,16 +17,12 @@ Note = Callable[[str, object], None]
 COUNTED = (*Fault, *ODD, *Mishap, DOUBLE, FORGOTTEN, RIVAL, *PRECONDITIONS)
 ENOUGH = 15_000
 """Events in which everything that is counted has to happen; in fewer, three quarters of it."""
-SHORT = 500
-COSTLY = 5
-"""An event here costs as much as five of the other simulation."""
 
 
 def seeds_of(config: pytest.Config) -> range:
-    """Choose the seeds: as many as of the other simulation, or fewer where there is no time."""
+    """Choose the seeds: as many as of the other simulation."""
     first, seeds = (config.getoption(f"--simulation-{name}") for name in ("seed", "seeds"))
-    steps = config.getoption("--simulation-steps")
-    return range(first, first + (seeds if steps > SHORT else max(1, seeds // COSTLY)))
+    return range(first, first + seeds)
 
 
 def play(seeds: range, database: Database, steps: int, note: Note) -> list[str]:

@@ -282,7 +282,7 @@ def test_only_an_orphan_that_is_proved_to_be_ours_ends_and_not_at_once(
     scene.cloud.plant("z", {**ours.thing.tags, TAG_OPERATION: "somebody-else"})
     # As after a create that arrived when nobody waited for it any more.
     ours.is_late = True
-    scene.overwrite(ours.instance_id, provider_ref="another")
+    scene.overwrite(ours.instance_id, generation=2, provider_ref="another")
     scene.run(1)
     assert scene.cloud.is_living(ours.thing)
     scene.run(5)

@@ -128,7 +128,7 @@ WAITS = [
     (S.REQUESTED, {"provider_frozen": True}, RARELY_MS),
     (S.PROVISIONING, {"next_at": NOW + 700}, 700),
     (S.PROVISIONING, {"provider_frozen": True}, RARELY_MS),
-    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 24_000),
+    (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000}, 52_000),
     (S.PROVISIONING, {**MADE, "looked_at": NOW - 4_000, "due_at": NOW + 1}, 1),
     (S.HEALTHY, {**MADE, "runner": WELL}, SELDOM_MS),
     (S.DRAINING, {**MADE, "runner": replace(WELL, leases=1), "due_at": NOW + 1}, 1),
