@@ -16,8 +16,8 @@ from temporalio.exceptions import ApplicationError
 
 from activities import contracts, starts
 from activities.connection import connect
-from forgeyard.config import TemporalConfig
 from activities.fleets import Rhythm
+from forgeyard.config import TemporalConfig
 from forgeyard.model.fleet import ScaleUp
 from tests.builders import a_job_spec
 from tests.fleet.fake import Knobs
