@@ -7,7 +7,7 @@ import pytest
 from forgeyard.fleet.allocate import allocate
 from forgeyard.fleet.plan import decide
 from forgeyard.fleet.view import Closed, FleetView
-from forgeyard.model.capability import Platform
+from forgeyard.model.capability import Platform, Toolchain, ToolchainRequirement
 from forgeyard.model.capacity import ScaleDownReason
 from forgeyard.model.fleet import FleetState, Guardrail
 from forgeyard.model.job import Priority
@@ -53,6 +53,16 @@ def test_a_cheap_fleet_that_could_not_run_a_job_is_no_choice() -> None:
     mac = a_fleet("mac", capacity=a_class(platform=Platform.MACOS))
     job = a_job_that_requires(platform=Platform.LINUX)
     assert shares(40, mac, dear(), job=job) == {"dear": 40}
+
+
+@pytest.mark.requirement("FOP-029")
+def test_machines_that_have_a_tool_already_are_made_for_the_jobs_that_want_it() -> None:
+    equipped = a_fleet(
+        "dear", offerings=(DEAR,), capacity=a_class(toolchains=(Toolchain(name="rust"),))
+    )
+    job = a_job_that_requires(toolchains=(ToolchainRequirement(name="rust"),))
+    assert shares(40, cheap(), equipped, job=job) == {"dear": 40}
+    assert shares(40, cheap(), equipped) == {"cheap": 40}
 
 
 def test_prices_are_compared_for_a_job_and_not_for_a_machine() -> None:
