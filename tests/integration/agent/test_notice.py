@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -100,7 +99,9 @@ async def test_what_goes_down_with_its_machine_is_an_infrastructure_failure_and_
         *("--name", name, "--token-file", str(token_file)),
     )
     environment = child_environment(FORGEYARD_AGENT=settings.config.model_dump_json())
-    machine = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+    machine = await asyncio.create_subprocess_exec(
+        *command, env=environment, stderr=asyncio.subprocess.DEVNULL
+    )
     try:
         await control.registered(name)
         run_id = control.submit(a_job_spec(run=script(WAITS, tmp_path)))
@@ -109,7 +110,7 @@ async def test_what_goes_down_with_its_machine_is_an_infrastructure_failure_and_
         take_away(control, name, within_ms=500)
     finally:
         machine.kill()
-        await asyncio.to_thread(machine.wait)
+        await machine.wait()
     os.killpg(pid, signal.SIGKILL)
     (tmp_path / "go").touch()
     control.change(tables.leases, {"state": "active"}, expires_at=1)

@@ -1,4 +1,4 @@
-"""A provider's word that it takes a machine away: who hears of it, and who is blamed for the end."""
+"""A provider's word that it takes a machine away: who hears of it, and who is to blame."""
 
 import pytest
 import sqlalchemy as sa

@@ -10,7 +10,6 @@ from forgeyard.errors import StaleRejected, StoreUnavailable
 from forgeyard.model.ids import AttemptId, JobId, LeaseId, RunId
 from forgeyard.model.protocol import Assignments, Offer
 from forgeyard.model.units import Millis
-from forgeyard.model.units import Millis
 from tests.builders import a_job_spec
 
 LONG = 30.0
