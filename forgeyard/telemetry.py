@@ -181,7 +181,7 @@ FLEET_INTERRUPTIONS = Counter(
 FLEET_WARMUPS = Counter(
     "forgeyard_fleet_warmups",
     "Warm-ups of new machines that ended, by whether all of it was there.",
-    ("fleet", "outcome"),
+    ("fleet", "result"),
     registry=REGISTRY,
 )
 EVENTS_RELAYED = Counter(

@@ -80,7 +80,7 @@ async def test_a_new_machine_has_the_caches_that_its_fleet_names_before_its_firs
     assert job["state"] == "succeeded", job["log"]
     assert "cache pip: hit" in job["log"]
     assert control.network.seen["caches"] == fetched + 1, "it asks for the digest, and no more"
-    assert growth(before, scrape_here())(WARMUPS, fleet="builders", outcome="complete") == 1
+    assert growth(before, scrape_here())(WARMUPS, fleet="builders", result="complete") == 1
     assert not (control.folder / name / "warmup").exists()
 
 
@@ -103,7 +103,7 @@ async def test_a_machine_whose_warm_up_fails_is_admitted_and_works_with_a_cold_c
     assert standing == ("online", "healthy", "verified")
     assert job["state"] == "succeeded", job["log"]
     assert "cache pip: miss" in job["log"]
-    assert growth(before, scrape_here())(WARMUPS, fleet="builders", outcome="incomplete") == 1
+    assert growth(before, scrape_here())(WARMUPS, fleet="builders", result="incomplete") == 1
 
 
 @pytest.mark.requirement("FOP-033", "FOP-034")
