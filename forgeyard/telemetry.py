@@ -178,6 +178,12 @@ FLEET_INTERRUPTIONS = Counter(
     ("provider_kind",),
     registry=REGISTRY,
 )
+FLEET_WARMUPS = Counter(
+    "forgeyard_fleet_warmups",
+    "Warm-ups of new machines that ended, by whether all of it was there.",
+    ("fleet", "result"),
+    registry=REGISTRY,
+)
 EVENTS_RELAYED = Counter(
     "forgeyard_outbox_relayed",
     "Events that this process tried to send to Temporal: delivered, or given back.",

@@ -140,11 +140,16 @@ class LocalProvider:
             self._looked_at(stopping)
 
     def interruptions(self) -> tuple[Interruption, ...]:
-        """Tell of nothing: nobody takes a process away with notice."""
-        return ()
+        """Tell which machines an operator has announced the end of, as long as they run.
+
+        It rehearses what a cloud does with machines that it wants back.
+        """
+        with self._locked():
+            ends = {key: self._shelf.announced_end(key) for key in self._shelf.known()}
+        return tuple(Interruption(ref=key, at=at) for key, at in ends.items() if at)
 
     def acknowledge(self, receipts: tuple[str, ...]) -> None:
-        """Do nothing."""
+        """Do nothing: there are no receipts."""
 
     def check(self, offerings: tuple[Offering, ...]) -> tuple[Check, ...]:
         """Look whether processes can be seen, the command exists and every record is readable."""
@@ -228,6 +233,11 @@ class LocalProvider:
             return self._buried(record)
         if not record.pid:
             record = self._known(record, process)
+        if self._is_due(record):
+            # As a cloud does it: without asking, and whatever runs there.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            return record
         return self._insisted(record, process) if record.stopping_at else record
 
     def _process(self, record: Record) -> Process | None:
@@ -262,10 +272,14 @@ class LocalProvider:
         stays = "" if remove_tree(_work_dir(folder)) else "; its work directory stays"
         (folder / "enrolment-token").unlink(missing_ok=True)
         what = "its process ended" if record.pid else "it was never started"
+        what = "it was taken away" if self._is_due(record) else what
         detail = f"{what}{stays}: {_last_line(folder / 'agent.log')}".removesuffix(": ")
         buried = replace(record, ended_at=self._now(), detail=detail)
         self._shelf.write(buried)
         return buried
+
+    def _is_due(self, record: Record) -> bool:
+        return 0 < self._shelf.announced_end(record.key) <= self._now()
 
     def _is_forgotten(self, record: Record) -> bool:
         return bool(record.ended_at) and self._now() > record.ended_at + REMEMBERED_MS

@@ -20,6 +20,9 @@ from forgeyard.model.units import LARGEST
 KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 """What an operation key looks like; it names a directory here."""
 LARGEST_FILE: Final = 64 * 1024
+INTERRUPTION: Final = "interruption"
+LONGEST_INSTANT: Final = 12
+"""Seconds for the next 30,000 years."""
 Text = Annotated[str, MaxLen(4 * 1024)]
 Time = Annotated[int, Ge(0), Le(LARGEST)]
 
@@ -127,6 +130,18 @@ class Shelf:
         if found.key != key:
             raise Corrupt(f"{file}: it is the record of another machine")
         return found
+
+    def announced_end(self, key: str) -> int:
+        """Tell when an operator has a machine taken away, in epoch milliseconds; 0 is never.
+
+        He writes that instant into a file, in seconds as `date +%s` has them.
+        """
+        try:
+            with (self.folder(key) / INTERRUPTION).open("rb") as stream:
+                said = stream.read(LONGEST_INSTANT).strip()
+        except FileNotFoundError:
+            return 0
+        return int(said) * 1000 if said.isdigit() else 0
 
     def write(self, record: Record) -> None:
         """Write a record down so that it is there after a crash, whole, old or new."""

@@ -122,7 +122,12 @@ class Attempt:
             if end is not None:
                 break
         await self._count_tests()
-        return ending.judged_by_tests(end, self.tests)
+        end = ending.judged_by_tests(end, self.tests)
+        if self._held.leaves_at is not None:
+            # Only now: amid a step it could tear a secret apart that is still to be masked.
+            await self._logs.note("this machine will be taken away by its provider")
+            end = ending.on_a_leaving_machine(end, checkpoint=self._spec.checkpoint)
+        return end
 
     async def _run(self, step: Step, *, until: float) -> Ending | None:
         run = await run_step(step, self._bench, until=until)

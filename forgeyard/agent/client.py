@@ -7,7 +7,7 @@ transfer never holds up a renewal.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from functools import cache
 from http import HTTPStatus
 from pathlib import Path
@@ -48,6 +48,8 @@ from forgeyard.model.protocol import (
     Reject,
     Renew,
     RenewAnswer,
+    WarmUpOutcome,
+    WarmUpPlan,
 )
 
 T = TypeVar("T")
@@ -62,6 +64,7 @@ _assignments = TypeAdapter(Assignments)
 _accepted = TypeAdapter(Accepted)
 _renew_answer = TypeAdapter(RenewAnswer)
 _completion_answer = TypeAdapter(CompletionAnswer)
+_warmup_plan = TypeAdapter(WarmUpPlan)
 _authorities = TypeAdapter(Authorities)
 _identity = TypeAdapter(Identity)
 _awaited = TypeAdapter(Awaited)
@@ -173,6 +176,22 @@ class AgentClient:
         )
         return _read(_assignments, answer)
 
+    async def warmup_plan(self, session_id: SessionId) -> WarmUpPlan:
+        """Ask what a new machine is to have at hand.
+
+        Raises:
+            Conflict: its runner is not admitted yet.
+        """
+        return _read(_warmup_plan, await self._call("GET", f"/sessions/{session_id}/warmup"))
+
+    def fetch_warm(self, session_id: SessionId, digest: Digest) -> AsyncIterator[bytes]:
+        """Receive one archive of it, piece by piece; nobody has verified it yet."""
+        return self._stream(f"/sessions/{session_id}/warmup/{digest}", {})
+
+    async def warmed_up(self, session_id: SessionId, message: WarmUpOutcome) -> None:
+        """Say how far that has come; saying it again is harmless."""
+        await self._post(f"/sessions/{session_id}/warmup", message)
+
     async def close(self, session_id: SessionId) -> None:
         """End the session."""
         await self._call("DELETE", f"/sessions/{session_id}")
@@ -253,7 +272,7 @@ class AgentClient:
 
     def fetch(self, lease_id: LeaseId, holder: Holder, *, digest: Digest) -> AsyncIterator[bytes]:
         """Receive one input archive, piece by piece; nobody has verified it yet."""
-        return self._stream(f"/leases/{lease_id}/inputs/{digest}", holder)
+        return self._stream(f"/leases/{lease_id}/inputs/{digest}", _holder(holder))
 
     async def find_cache(
         self, lease_id: LeaseId, holder: Holder, *, name: str, key: Digest
@@ -271,12 +290,12 @@ class AgentClient:
         self, lease_id: LeaseId, holder: Holder, *, name: str, key: Digest
     ) -> AsyncIterator[bytes]:
         """Receive the archive of a cache, piece by piece; nobody has verified it yet."""
-        return self._stream(f"/leases/{lease_id}/caches/{name}/{key}", holder)
+        return self._stream(f"/leases/{lease_id}/caches/{name}/{key}", _holder(holder))
 
-    async def _stream(self, path: str, holder: Holder) -> AsyncIterator[bytes]:
+    async def _stream(self, path: str, params: Mapping[str, str | int]) -> AsyncIterator[bytes]:
         address = self._addresses.current
         try:
-            request = self._bulk.stream("GET", address + ROOT + path, params=_holder(holder))
+            request = self._bulk.stream("GET", address + ROOT + path, params=dict(params))
             async with request as answer:
                 if answer.is_error:
                     await answer.aread()

@@ -1,5 +1,6 @@
 """How an attempt ended, in the words of the protocol."""
 
+import signal
 from dataclasses import dataclass, replace
 
 from forgeyard.agent.lease import StopReason
@@ -55,6 +56,26 @@ def of_step(run: StepRun, *, shell: str) -> Ending | None:
         return failed(FailureClass.OUT_OF_MEMORY, message, exit_code=code)
     how = f"exited with code {code}" if code > 0 else f"was killed by signal {-code}"
     return failed(FailureClass.USER_COMMAND, f"step {name!r} ({shell}) {how}", exit_code=code)
+
+
+def on_a_leaving_machine(end: Ending | None, *, checkpoint: bool) -> Ending | None:
+    """Blame a machine that is being taken away, not the job that it took along (SPT-008).
+
+    Whoever saves its work has ended because of that, whatever its exit code; of others only those
+    that were killed, as everything is on a machine that goes down.
+    """
+    if end is None or end.exit_code is None:
+        return end
+    if not checkpoint and end.exit_code not in _KILLED:
+        return end
+    message = f"its machine is being taken away by its provider: {end.message}"
+    return replace(end, failure_class=FailureClass.INFRASTRUCTURE, message=message)
+
+
+_KILLED = frozenset(
+    code for number in (signal.SIGTERM, signal.SIGKILL) for code in (-number, 128 + number)
+)
+"""Exit codes of who was ended from outside, as the kernel and as a shell tell them."""
 
 
 def judged_by_tests(end: Ending | None, tests: TestCounts | None) -> Ending | None:

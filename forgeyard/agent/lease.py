@@ -61,6 +61,9 @@ class HeldLease:
         """A third of the time that a renewal lasts, so that two may get lost."""
         self._reason: StopReason | None = None
         self._asked = asyncio.Event()
+        self.leaves_at: float | None = None
+        """When this machine is taken away, by the clock, if anybody has said so."""
+        self._noticed = asyncio.Event()
 
     def renewal(self) -> Renewal:
         """Ask for more time on this lease."""
@@ -85,6 +88,17 @@ class HeldLease:
             # Wakes all who wait now; who begins to wait later has asked for the reason before.
             asked, self._asked = self._asked, asyncio.Event()
             asked.set()
+
+    def notice(self, leaves_at: float) -> None:
+        """Hear that this machine is taken away, and when; heard again, it changes nothing."""
+        if self.leaves_at is None:
+            self.leaves_at = leaves_at
+            self._noticed.set()
+
+    async def noticed(self) -> float:
+        """Wait until this machine is said to be taken away; tell in how many seconds."""
+        await self._noticed.wait()
+        return max(0.0, (self.leaves_at or 0.0) - self.clock())
 
     @property
     def is_stopping(self) -> bool:

@@ -75,6 +75,10 @@ class Pulse:
             holdings=None if holdings == self._told else holdings,
         )
 
+    def tell_holdings(self) -> None:
+        """Say with the next heartbeat what is at hand, if that has changed."""
+        self._until_holdings = 0
+
     def heard(self, message: Heartbeat) -> None:
         """Note that the server has taken a heartbeat in."""
         if message.report is self._unsaid:

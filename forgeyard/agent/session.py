@@ -18,6 +18,7 @@ from forgeyard.agent.backoff import BackOff, persist
 from forgeyard.agent.lease import HeldLease, StopReason
 from forgeyard.agent.offers import Refusal, Situation, available_shells, refusal
 from forgeyard.agent.pulse import Pulse
+from forgeyard.agent.warmup import WarmUp
 from forgeyard.agent.work import Shop, Work
 from forgeyard.errors import (
     Conflict,
@@ -82,6 +83,8 @@ class Session:
         self._tasks: set[asyncio.Task[None]] = set()
         self._refused: dict[LeaseId, Refusal] = {}
         self._told_to_drain = False
+        self._leaves_at: float | None = None
+        """When this machine is taken away, by this host's clock, if anybody has said so."""
         self._log = _log.bind(session=self._id)
 
     async def run(self) -> None:
@@ -100,16 +103,30 @@ class Session:
                 self._drain(),
             )
         ]
+        warming = asyncio.ensure_future(self._warm_up())
         try:
             done, _ = await asyncio.wait(loops, return_when=asyncio.FIRST_COMPLETED)
             for ended in done:
                 ended.result()
         finally:
-            for loop in loops:
+            for loop in (*loops, warming):
                 loop.cancel()
-            await asyncio.gather(*loops, return_exceptions=True)
+            await asyncio.gather(*loops, warming, return_exceptions=True)
             await asyncio.shield(asyncio.ensure_future(self._end_all(StopReason.LOST)))
         await self._close()
+
+    async def _warm_up(self) -> None:
+        """Fetch what a new machine is to have at hand, if the server has something for it."""
+        if not self._registered.warmup:
+            return
+        await WarmUp(
+            self._shop,
+            self._id,
+            every=self._registered.heartbeat_every / 1000,
+            longest_back_off=self._registered.longest_back_off / 1000,
+        ).run()
+        self._pulse.tell_holdings()
+        self._news.set()
 
     async def _poll(self) -> None:
         """Ask for offers and cancellations, again and again."""
@@ -121,9 +138,20 @@ class Session:
             )
             if answer is None:
                 continue
+            self._notice(answer)
             await self._heed(answer)
             if not answer.offers and not answer.cancel:
                 await asyncio.sleep(max(0.0, REST_S - (loop.time() - asked_at)))
+
+    def _notice(self, answer: Assignments) -> None:
+        """Hear whether this machine is taken away; whatever works here is told of it."""
+        if answer.leaving is not None:
+            if self._leaves_at is None:
+                self._log.warning("this machine will be taken away", in_ms=answer.leaving)
+                # Not from when it was asked: the question may have waited for long.
+                self._leaves_at = self._shop.clock() + answer.leaving / 1000
+            for work in self._works.values():
+                work.held.notice(self._leaves_at)
 
     async def _heed(self, answer: Assignments) -> None:
         self._told_to_drain = answer.drain
@@ -187,7 +215,9 @@ class Session:
         config, offered = self._shop.config, self._pulse.report.capabilities
         taken = sum(work.slots for work in list(self._works.values()) if not work.is_over)
         return Situation(
-            draining=self._told_to_drain or self._wishes.drain.is_set(),
+            draining=self._told_to_drain
+            or self._leaves_at is not None
+            or self._wishes.drain.is_set(),
             quarantined=self._shop.health.quarantined,
             free_slots=config.jobs - taken,
             pressure=self._pulse.pressure,

@@ -52,6 +52,11 @@ class Shelf:
                 self._shrink(self._limit)
 
     @property
+    def limit(self) -> int:
+        """Tell how many bytes may lie here."""
+        return self._limit
+
+    @property
     def size(self) -> int:
         """Tell how many bytes lie here."""
         with self._lock:

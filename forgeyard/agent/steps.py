@@ -85,6 +85,7 @@ def environment(
         "FORGEYARD_ATTEMPT": str(offer.attempt_number),
         "FORGEYARD_WORKSPACE": str(folders.workspace),
         **_commit(offer),
+        **({"FORGEYARD_NOTICE": str(folders.notice)} if spec.checkpoint else {}),
         **devices,
         MARK: offer.lease_id,
     }

@@ -42,7 +42,7 @@ class Transfers:
         self._shelf = shelf
         self._meter = meter
         self._limits = limits
-        self._working: set[asyncio.Future[None]] = set()
+        self._threads = Threads()
 
     async def fetch(self, given: Input) -> Path:
         """Bring an input, from the shelf if it is there, and verify it.
@@ -63,18 +63,11 @@ class Transfers:
     async def _receive(
         self, pieces: AsyncIterator[bytes], target: Path, *, digest: str, limit: int
     ) -> int:
-        """Write an archive down and verify it; return its size."""
-        with await self.in_thread(target.open, "wb") as file:
-            sink = _Sink(file, limit=limit)
-            async for piece in pieces:
-                await self.in_thread(sink.write, piece)
-        self._meter.bytes_fetched += sink.size
-        if sink.digest() != digest:
-            raise WrongDigest(
-                f"the bytes hash to {sink.digest()}, not to {digest}", field="digest", value=digest
-            )
+        """Write an archive down, verify it and keep it; return its size."""
+        size = await receive(pieces, target, digest=digest, limit=limit, threads=self._threads)
+        self._meter.bytes_fetched += size
         await self.in_thread(self._shelf.keep, digest, target)
-        return sink.size
+        return size
 
     async def unpack(self, given: Input, path: Path) -> int:
         """Unpack a fetched input into the workspace and drop the archive; return the files."""
@@ -192,6 +185,21 @@ class Transfers:
 
     async def in_thread(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run blocking work in a thread; `settle` waits for it even when nobody else does."""
+        return await self._threads.run(function, *args, **kwargs)
+
+    async def settle(self) -> None:
+        """Wait until no thread touches the directories any more."""
+        await self._threads.settle()
+
+
+class Threads:
+    """Blocking work off the event loop, all of which can be waited for in the end."""
+
+    def __init__(self) -> None:
+        self._working: set[asyncio.Future[None]] = set()
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run something in a thread; `settle` waits for it even when nobody else does."""
         work = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
         ended = asyncio.ensure_future(_end_of(work))
         self._working.add(ended)
@@ -199,9 +207,29 @@ class Transfers:
         return await asyncio.shield(work)
 
     async def settle(self) -> None:
-        """Wait until no thread touches the directories any more."""
+        """Wait until no thread is at work any more."""
         while self._working:
             await asyncio.wait(self._working)
+
+
+async def receive(
+    pieces: AsyncIterator[bytes], target: Path, *, digest: str, limit: int, threads: Threads
+) -> int:
+    """Write an archive down and verify it; return its size.
+
+    Raises:
+        WrongDigest: it is not what was promised.
+        TooLarge: it exceeds the limit.
+    """
+    with await threads.run(target.open, "wb") as file:
+        sink = _Sink(file, limit=limit)
+        async for piece in pieces:
+            await threads.run(sink.write, piece)
+    if sink.digest() != digest:
+        raise WrongDigest(
+            f"the bytes hash to {sink.digest()}, not to {digest}", field="digest", value=digest
+        )
+    return sink.size
 
 
 async def _end_of(work: "asyncio.Future[T]") -> None:

@@ -20,7 +20,7 @@ from forgeyard.agent.ending import Ending
 from forgeyard.agent.health import Health
 from forgeyard.agent.isolation import Isolation
 from forgeyard.agent.journal import Journal
-from forgeyard.agent.lease import Clock, HeldLease, Interrupted
+from forgeyard.agent.lease import LOOK_AGAIN_S, Clock, HeldLease, Interrupted
 from forgeyard.agent.logs import LogStream
 from forgeyard.agent.masking import Masker
 from forgeyard.agent.offers import search_path
@@ -147,14 +147,28 @@ class Work:
             bench, self._reports, self._transfers, mask=masker.text, altered=self._altered
         )
         sending = asyncio.ensure_future(self.held.hold(logs.run()))
+        warning = asyncio.ensure_future(self._pass_notice_on())
         try:
             end = granted if isinstance(granted, Ending) else await self._try(attempt)
             if end.message:
                 await logs.note(end.message)
         finally:
+            warning.cancel()
             await logs.close()
-            await asyncio.gather(sending, return_exceptions=True)
+            await asyncio.gather(sending, warning, return_exceptions=True)
         await self._report(end, attempt, wall=self._shop.clock() - begun, masker=masker)
+
+    async def _pass_notice_on(self) -> None:
+        """Let a job that can save its work know that this machine goes (SPT-010)."""
+        left = await self.held.noticed()
+        self._log.warning("this machine is being taken away", in_s=round(left))
+        if not self._spec.checkpoint:
+            return
+        try:
+            while not await asyncio.to_thread(self._folders.give_notice, int(left)):
+                await self.held.nap(LOOK_AGAIN_S)
+        except OSError as error:
+            self._log.warning("the job cannot be told", error=str(error))
 
     async def _try(self, attempt: Attempt) -> Ending:
         """Carry out the attempt; a bug of ours, or a broken disk, ends it as a failure of ours."""

@@ -1,5 +1,6 @@
 """The directories of one attempt: fresh, private, and gone afterwards."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,28 @@ class Folders:
     def transfer(self) -> Path:
         """Hold archives on their way in or out."""
         return self.root / "transfer"
+
+    @property
+    def notice(self) -> Path:
+        """Be there once this machine will be taken away; the agent's own, for steps to read."""
+        return self.root / "notice"
+
+    def give_notice(self, seconds: int) -> bool:
+        """Tell the steps in how many seconds their machine goes; not before there is a root.
+
+        Whole or not at all, and through no link that a step has put in the way.
+
+        Raises:
+            OSError: the file system refuses, or a step has put something in the way.
+        """
+        if not self.root.exists():
+            return False
+        draft = self.notice.with_suffix(".new")
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644), "w") as file:
+            os.fchmod(file.fileno(), 0o644)
+            file.write(f"{seconds}\n")
+        draft.rename(self.notice)
+        return True
 
     def make(self) -> None:
         """Make them all, empty.

@@ -6,7 +6,16 @@ from typing import Final
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
-from forgeyard.api import caches, enrolling, health, leases, payloads, sessions, withholding
+from forgeyard.api import (
+    caches,
+    enrolling,
+    health,
+    leases,
+    payloads,
+    sessions,
+    warmups,
+    withholding,
+)
 from forgeyard.api.agent_callers import CertificateGate, Revocations
 from forgeyard.api.app import furnish, routes_only
 from forgeyard.api.auth import OPEN_PATHS
@@ -26,7 +35,10 @@ def assemble() -> FastAPI:
     return routes_only(
         "Forgeyard agent API",
         "Sessions, leases, logs, inputs, outputs and caches. Version 1 of the protocol.",
-        (sessions.router, leases.router, payloads.router, caches.router, enrolling.router),
+        (
+            *(sessions.router, warmups.router, leases.router, payloads.router),
+            *(caches.router, enrolling.router),
+        ),
         open_routers=(health.router, enrolling.open_router),
     )
 

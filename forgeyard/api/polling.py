@@ -1,7 +1,7 @@
 """Long polls: one reader per process asks the store for everybody who waits.
 
-An offer, a cancellation or a drain is answered at once when it is news to the session, and
-repeated every few seconds while it lasts, for the answer that carried it may have been lost
+An offer, a cancellation, a drain or a notice is answered at once when it is news to the session,
+and repeated every few seconds while it lasts, for the answer that carried it may have been lost
 (DSP: at least once; agents dedupe by lease id).
 """
 
@@ -34,14 +34,17 @@ class _Told:
     offers: frozenset[str] = frozenset()
     cancel: frozenset[str] = frozenset()
     drain: bool = False
+    leaving: bool = False
     at: float = 0.0
 
     def lacks(self, found: Assignments, *, now: float) -> bool:
         """Tell whether the session should hear this now."""
         offers = {offer.lease_id for offer in found.offers}
         cancel = set(found.cancel)
+        leaving = found.leaving is not None
         news = offers - self.offers or cancel - self.cancel or found.drain != self.drain
-        return bool(news) or (bool(offers or cancel) and now - self.at >= REPEAT_S)
+        news = news or leaving != self.leaving
+        return bool(news) or (bool(offers or cancel or leaving) and now - self.at >= REPEAT_S)
 
 
 class _Poll:
@@ -177,6 +180,7 @@ class AssignmentReader:
             offers=frozenset(offer.lease_id for offer in found.offers),
             cancel=frozenset(found.cancel),
             drain=found.drain,
+            leaving=found.leaving is not None,
             at=now,
         )
         while len(self._told) > REMEMBERED_SESSIONS:

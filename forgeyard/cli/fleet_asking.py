@@ -297,7 +297,8 @@ def _machine_row(one: Machine, now: int) -> tuple[str, ...]:
 def _remark(one: Machine, now: int) -> str:
     if one.pinned_until is not None and one.pinned_until > now:
         return f"pinned for {output.duration(one.pinned_until - now)}: {one.pin_reason or ''}"
-    told = (one.failure, one.drain_reason, one.admission_reason, one.detail)
+    cold = f"warm-up: {one.warmup.problem}" if one.warmup and one.warmup.problem else ""
+    told = (one.failure, one.drain_reason, one.admission_reason, cold, one.detail)
     return output.words(next((text for text in told if text), ""))
 
 

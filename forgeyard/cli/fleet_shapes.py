@@ -197,6 +197,14 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """How the warm-up of a machine went."""
+
+    missing: int = 0
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """One machine of a fleet."""
 
@@ -215,6 +223,7 @@ class Machine:
     pinned_until: int | None = None
     pin_reason: str | None = None
     drain_reason: str | None = None
+    warmup: WarmUp | None = None
     failure: str | None = None
     detail: str = ""
 

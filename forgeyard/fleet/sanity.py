@@ -22,6 +22,7 @@ from forgeyard.model.fleet import (
 )
 from forgeyard.model.units import brief_duration
 
+LONGEST_WARMUP_MS: Final = 3_600_000
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _CURRENCY: Final = re.compile(r"[A-Z]{3}")
 
@@ -50,7 +51,7 @@ def problems(spec: FleetSpec) -> tuple[Problem, ...]:
     """List every contradiction in a document, in its order."""
     found = (
         *(_names, _capacity, _offerings, _scaling, _placement),
-        *(_lifetime, _rollout, _money, _deadlines),
+        *(_lifetime, _rollout, _money, _deadlines, _warmup),
     )
     return tuple(problem for judge in found for problem in judge(spec))
 
@@ -277,6 +278,17 @@ def _deadlines(spec: FleetSpec) -> Iterator[Problem]:
                 allowed="more than 0",
                 text="no machine could ever be in time",
             )
+
+
+def _warmup(spec: FleetSpec) -> Iterator[Problem]:
+    within = spec.warmup.within
+    if not 0 < within <= LONGEST_WARMUP_MS:
+        yield Problem(
+            field="warmup.within",
+            value=within,
+            allowed=f"more than 0, at most {brief_duration(LONGEST_WARMUP_MS)}",
+            text="what is fetched beside the first jobs must be there soon",
+        )
 
 
 def _notes(spec: FleetSpec) -> Iterator[Problem]:

@@ -25,12 +25,13 @@ from forgeyard.model.capability import (
 from forgeyard.model.equipment import Equipment, Word
 from forgeyard.model.image import ImageDemand
 from forgeyard.model.location import Micros
-from forgeyard.model.units import LARGEST, Resources
+from forgeyard.model.units import GIB, LARGEST, Bytes, Resources
 
 MOST_INSTANCES: Final = 10_000
 """Of one fleet."""
 MOST_OFFERINGS: Final = 64
 MOST_SETTINGS: Final = 64
+MOST_WARM_CACHES: Final = 16
 DAY_MS: Final = 24 * 3600 * 1000
 Count = Annotated[int, Ge(0), Le(MOST_INSTANCES)]
 Span = Annotated[int, Ge(0), Le(400 * DAY_MS)]
@@ -261,6 +262,17 @@ class PhaseDeadlines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUp:
+    """What new machines fetch beside their first jobs; they are admitted without it (FOP-033)."""
+
+    caches: Annotated[tuple[Word, ...], MaxLen(MOST_WARM_CACHES)] = ()
+    """Dependency caches by the names that jobs give them: of each the newest first."""
+    within: Span = 2 * 60 * 1000
+    """What has not come by then stays away."""
+    at_most: Annotated[Bytes, Ge(0), Le(LARGEST)] = Bytes(GIB)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FleetSpec:
     """Everything people say of a fleet (FLM-005)."""
 
@@ -281,6 +293,7 @@ class FleetSpec:
     guardrail: Guardrail = field(default_factory=Guardrail)
     scope: FleetScope = field(default_factory=FleetScope)
     deadlines: PhaseDeadlines = field(default_factory=PhaseDeadlines)
+    warmup: WarmUp = field(default_factory=WarmUp)
     pool: Word = ""
     """The pool of its runners; empty means the default one."""
     protected: bool = False

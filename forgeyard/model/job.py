@@ -148,6 +148,8 @@ class JobSpec:
     wishes: Wishes = field(default_factory=Wishes)
     proposal: bool = False
     """Whether it comes from outside, as a proposal that nobody trusts yet; no run file says so."""
+    checkpoint: bool = False
+    """Whether it saves its work when it hears that its machine goes (SPT-010)."""
     written: Requirements | None = None
     """What its author asked for, if policy has added to it."""
 

@@ -74,6 +74,38 @@ class Registered:
     """To be kept and shown, by which a server knows an older copy of its store; empty: no news."""
     admission: Admission = Admission.VERIFIED
     admission_reason: str = ""
+    warmup: bool = False
+    """Whether there is something to fetch beside the first jobs, once the runner is admitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmArchive:
+    """An archive of a dependency cache that jobs of this runner may well ask for."""
+
+    key: Digest
+    """Of the cache."""
+    digest: Digest
+    size: Total
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpPlan:
+    """What a new machine is to have at hand, the most useful first, and for how long to try."""
+
+    within: Millis
+    archives: tuple[WarmArchive, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmUpOutcome:
+    """How far a warm-up has come; without it a runner is only colder (FOP-032)."""
+
+    archives: Total = 0
+    """How many of them are there now."""
+    bytes_fetched: Total = 0
+    missing: Total = 0
+    problem: Annotated[str, MaxLen(300)] = ""
+    """Why some are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +172,8 @@ class Assignments:
     offers: tuple[Offer, ...] = ()
     cancel: tuple[LeaseId, ...] = ()
     drain: bool = False
+    leaving: Annotated[Millis, Ge(0)] | None = None
+    """How long the machine is still there, if its provider takes it away (SPT-009)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

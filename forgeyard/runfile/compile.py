@@ -125,6 +125,7 @@ def _job(
         timeouts=_timeouts(part.timeouts, f"{at}.timeouts"),
         retry=_retry(part.retry, f"{at}.retry"),
         matrix=cell,
+        checkpoint=part.checkpoint,
         wishes=compile_ties(part, _wishes(part, at), cell=cell, groups=groups),
     )
 

@@ -384,6 +384,11 @@ class JobPart(Part):
         default=Preemptibility.NEVER,
         description="Whether it may be stopped and started again to make room.",
     )
+    checkpoint: StrictBool = Field(
+        default=False,
+        description="It saves its work once the file that FORGEYARD_NOTICE names is there: its"
+        " machine will be taken away.",
+    )
     connectivity: Connectivity = Field(
         default="grace",
         description="Whether it may run on when its runner cannot reach the server: for as long as"

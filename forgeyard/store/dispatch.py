@@ -1,4 +1,4 @@
-"""What waiting agents are to be told: offers, cancellations, drains.
+"""What waiting agents are to be told: offers, cancellations, drains, and that a machine goes.
 
 Delivery is at least once: an offer is repeated in every answer until it is accepted, rejected or
 has lapsed, and the agent recognises it by its lease. Reading changes nothing.
@@ -17,19 +17,31 @@ from forgeyard.model.policy import LeasePolicy
 from forgeyard.model.protocol import Assignments, Input, Offer
 from forgeyard.model.transitions import LeaseState, SessionState
 from forgeyard.model.units import Millis
-from forgeyard.store import bulk, devices, lineage, specs, tables
+from forgeyard.store import bulk, devices, fleet_tables, lineage, specs, tables
 from forgeyard.store.changes import Row
 from forgeyard.store.engine import now_ms
 
 _leases, _jobs, _runs = tables.leases, tables.jobs, tables.runs
 _artifacts, _attempts = tables.artifacts, tables.attempts
 _sessions, _runners = tables.sessions, tables.runners
+_instances = fleet_tables.capacity_instances
 
 # Built once: these run several times a second, and to build them costs more than to run them.
 _WAITING: sa.BindParameter[str] = sa.bindparam("sessions", expanding=True)
+_TAKEN_AWAY = sa.and_(
+    _instances.c.runner_name == _runners.c.name,
+    _instances.c.interrupted_at.is_not(None),
+    _instances.c.ended_at.is_(None),
+)
 _OPEN = (
-    sa.select(_sessions.c.session_id, _runners.c.drain_requested)
+    sa.select(
+        _sessions.c.session_id,
+        _runners.c.drain_requested,
+        _instances.c.interrupted_at,
+        (_instances.c.leaves_at - now_ms()).label("left"),
+    )
     .join(_runners, _runners.c.runner_id == _sessions.c.runner_id)
+    .outerjoin(_instances, _TAKEN_AWAY)
     .where(_sessions.c.session_id.in_(_WAITING), _sessions.c.state == SessionState.OPEN.value)
 )
 _OFFERED = (
@@ -78,11 +90,11 @@ def assignments(
     """
     if lineage.is_held(connection):
         return {session_id: Assignments() for session_id in session_ids}
-    drains = _open_sessions(connection, session_ids)
-    if not drains:
+    waiting = _open_sessions(connection, session_ids)
+    if not waiting:
         return {}
-    offered = _offered(connection, drains)
-    cancelled = _cancelled(connection, drains)
+    offered = _offered(connection, waiting)
+    cancelled = _cancelled(connection, waiting)
     inputs = inputs_of(connection, offered)
     given = devices.of_leases(connection, [row["lease_id"] for row in offered])
     # An offer that cannot be read must not silence the others: it lapses, and its job is parked.
@@ -99,15 +111,21 @@ def assignments(
             ),
             cancel=tuple(cancelled.get(session_id, ())),
             drain=drain,
+            leaving=leaving,
         )
-        for session_id, drain in drains.items()
+        for session_id, (drain, leaving) in waiting.items()
     }
 
 
-def _open_sessions(connection: sa.Connection, session_ids: Collection[str]) -> dict[str, bool]:
-    """Map the sessions that are open to whether their runner is to drain."""
+def _open_sessions(
+    connection: sa.Connection, session_ids: Collection[str]
+) -> dict[str, tuple[bool, Millis | None]]:
+    """Map the sessions that are open to whether their runner drains, and how soon it goes."""
     found = connection.execute(_OPEN, {"sessions": list(session_ids)})
-    return {session_id: bool(drain) for session_id, drain in found}
+    return {
+        session_id: (bool(drain), None if told_at is None else Millis(max(0, left or 0)))
+        for session_id, drain, told_at, left in found
+    }
 
 
 def _offered(connection: sa.Connection, session_ids: Iterable[str]) -> Sequence[Row]:

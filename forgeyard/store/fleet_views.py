@@ -15,6 +15,7 @@ from forgeyard.errors import NotFound
 from forgeyard.fleet.view import Allocation, FleetDecision, Unserved
 from forgeyard.model.capacity import CapacityInstanceState
 from forgeyard.model.fleet import DAY_MS, CapacityClass, Market, Offering, Override
+from forgeyard.model.protocol import WarmUpOutcome
 from forgeyard.model.transitions import LIVE_LEASE_STATES
 from forgeyard.store import codec, fleet_tables, fleets, prices, tables
 from forgeyard.store.batch import Query
@@ -112,6 +113,10 @@ class MachineRecord:
     pin_reason: str | None
     drain_reason: str | None
     interrupted_at: int | None
+    leaves_at: int | None
+    """When its provider takes it away, if it has said so."""
+    warmup: WarmUpOutcome | None
+    """How its warm-up went, once that has ended."""
     failure: str | None
     detail: str
 
@@ -296,6 +301,7 @@ def _machine(row: Row, leases: int) -> MachineRecord:
         cost=offering.cost,
         image=codec.decode(CapacityClass, row["capacity"]).image,
         leases=leases,
+        warmup=codec.decode(WarmUpOutcome, row["warmup"]) if row["warmup"] else None,
         may_exist=bool(row["may_exist"]),
     )
 
@@ -303,7 +309,8 @@ def _machine(row: Row, leases: int) -> MachineRecord:
 _PLAIN: Final = (
     *("instance_id", "runner_name", "runner_id", "due_at", "requested_at", "reason", "made_for"),
     *("provider", "provider_ref", "runner_state", "admission", "admission_reason"),
-    *("pinned_until", "pin_reason", "drain_reason", "interrupted_at", "failure", "detail"),
+    *("pinned_until", "pin_reason", "drain_reason", "interrupted_at", "leaves_at"),
+    *("failure", "detail"),
 )
 
 

@@ -10,7 +10,7 @@ from forgeyard.model.job import FailureClass
 from forgeyard.model.policy import LeasePolicy, SchedulingPolicy
 from forgeyard.model.runner import Suspicion
 from forgeyard.model.transitions import LIVE_LEASE_STATES, AttemptState, JobState, LeaseState
-from forgeyard.store import changes, fence, jobs, liveness, penalties, phases, tables
+from forgeyard.store import changes, fence, jobs, liveness, penalties, phases, sightings, tables
 from forgeyard.store.changes import JOB, Row
 from forgeyard.store.engine import database_now, now_ms
 from forgeyard.store.release import (
@@ -64,13 +64,18 @@ def _lose(
     now: int,
     policy: LeasePolicy,
 ) -> None:
-    """Lose an attempt: before acceptance its job waits again, after it `settle` has the word."""
-    lost, blame = AttemptState.LOST, FailureClass.RUNNER_LOST.value
+    """Lose an attempt: before acceptance its job waits again, after it `settle` has the word.
+
+    What is lost with a machine that its provider took away is nobody's fault (SPT-008).
+    """
+    lost, failure = AttemptState.LOST, FailureClass.RUNNER_LOST
+    if sightings.is_taken_away(connection, held.lease["runner_id"]):
+        failure = FailureClass.INFRASTRUCTURE
+        reason = f"its machine was taken away by its provider: {reason}"
+    blame = failure.value
     # Scopes before runners, as whoever grants locks them; blaming locks the runner.
     lock_scopes_of_offers(connection, [held])
-    penalties.blame(
-        connection, held.lease["runner_id"], FailureClass.RUNNER_LOST, now=now, policy=policy
-    )
+    penalties.blame(connection, held.lease["runner_id"], failure, now=now, policy=policy)
     if held.lease["state"] == LeaseState.OFFERED:
         end_offer(connection, held, lost, lease=lease, reason=reason, now=now, failure_class=blame)
         jobs.give_back(connection, held.run, held.job, reason=reason, now=now)

@@ -36,6 +36,7 @@ from forgeyard.store import (
     reports,
     tables,
     unclean,
+    warmups,
 )
 from forgeyard.store.changes import SESSION, Row
 from forgeyard.store.engine import database_now
@@ -87,7 +88,7 @@ def register(
     now, here = database_now(connection), lineage.current(connection)
     session_id = registrations.session_of(message, now=now, rng=rng)
     if registrations.is_repeated(connection, runner, session_id):
-        return _registered(runner, session_id, policy, here.mark)
+        return _registered(connection, runner, session_id, policy, here.mark)
     _supersede(connection, runner, now=now)
     if here.hold is None:
         revoke_all(connection, held, reason=SUPERSEDED, now=now, policy=policy)
@@ -118,11 +119,15 @@ def register(
     if is_new or can_do_other:
         generations.bump(connection)
     changes.wake_all_waiting(connection, reason=f"runner {message.runner_name} registered")
-    return _registered(runner, session_id, policy, here.mark)
+    return _registered(connection, runner, session_id, policy, here.mark)
 
 
 def _registered(
-    runner: Row, session_id: SessionId, policy: LeasePolicy, store_mark: str
+    connection: sa.Connection,
+    runner: Row,
+    session_id: SessionId,
+    policy: LeasePolicy,
+    store_mark: str,
 ) -> Registered:
     return Registered(
         runner_id=RunnerId(runner["runner_id"]),
@@ -133,6 +138,7 @@ def _registered(
         store_mark=store_mark,
         admission=Admission(runner["admission"]),
         admission_reason=runner["admission_reason"] or "",
+        warmup=warmups.is_wanted(connection, runner["name"]),
     )
 
 

@@ -334,17 +334,26 @@ def interrupted(
     connection: sa.Connection, provider: str, told: Sequence[Interruption], *, now: int
 ) -> int:
     """Note which machines will be taken away; return how many that was news for (SPT-009)."""
-    refs = [one.ref for one in told if one.is_final]
-    if not refs:
-        return 0
-    changed = connection.execute(
-        sa.update(_instances)
-        .where(
-            _instances.c.provider == provider,
-            _instances.c.provider_ref.in_(refs),
-            _instances.c.interrupted_at.is_(None),
-            _instances.c.ended_at.is_(None),
-        )
-        .values(interrupted_at=now)
+    news = 0
+    for one in told:
+        if one.is_final:
+            done = connection.execute(
+                sa.update(_instances)
+                .where(
+                    _instances.c.provider == provider,
+                    _instances.c.provider_ref == one.ref,
+                    _instances.c.interrupted_at.is_(None),
+                    _instances.c.ended_at.is_(None),
+                )
+                .values(interrupted_at=now, leaves_at=one.at)
+            )
+            news += done.rowcount
+    return news
+
+
+def is_taken_away(connection: sa.Connection, runner_id: str) -> bool:
+    """Tell whether the provider of a runner's machine has said that it takes it away."""
+    query = sa.select(_instances.c.instance_id).where(
+        _instances.c.runner_id == runner_id, _instances.c.interrupted_at.is_not(None)
     )
-    return int(changed.rowcount)
+    return connection.execute(query.limit(1)).first() is not None

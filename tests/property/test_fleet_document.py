@@ -83,6 +83,8 @@ def test_the_example_says_what_it_means() -> None:
     assert builders.capacity.resources.memory == 8 * 2**30
     assert builders.scaling.down.idle_grace == 300_000
     assert (builders.lifetime.kind, builders.lifetime.age) == (LifetimeKind.MAX_AGE, 7 * 86_400_000)
+    warmup = builders.warmup
+    assert (warmup.caches, warmup.within, warmup.at_most) == (("pip",), 120_000, 2**30)
     cheap, stable = spot.offerings
     assert (cheap.cost, cheap.market) == (100_000, Market.PREEMPTIBLE)
     assert (stable.cost, stable.market) == (340_000, Market.STABLE)
@@ -100,6 +102,7 @@ TOOL = "[{name: git, provenance: verified}]"
         (("name: a", "scaling:", "  down: {idle_grace: 300}"), "scaling.down.idle_grace", 3),
         (("fleets:", " - name: a", " - trust: no"), "fleets.1.trust", 3),
         (("name: a", "offerings:", " - {name: x, cost: 0.0000001}"), "offerings.0.cost", 3),
+        (("name: a", "warmup:", "  at_most: lots"), "warmup.at_most", 3),
         (("name: a", "scaling: {min: 2, max: 1}", f"capacity: {SMALL}"), "scaling.min", 2),
         (("name: a", "capacity:", f"  toolchains: {TOOL}"), "capacity.toolchains.0.provenance", 3),
         (("fleets: [{name: a}]", "name: b"), "name", 2),

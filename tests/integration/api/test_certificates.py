@@ -219,6 +219,7 @@ def _bodies(session_id: str) -> Mapping[str, dict[str, object]]:
     holder = {"session_id": session_id, "epoch": 1}
     return {
         "/agent/v1/sessions/{session_id}/heartbeat": {},
+        "/agent/v1/sessions/{session_id}/warmup": {},
         "/agent/v1/leases/{lease_id}/accept": holder,
         "/agent/v1/leases/{lease_id}/reject": {**holder, "reason": "local_policy", "detail": "x"},
         "/agent/v1/leases/{lease_id}/progress": {**holder, "phase": "running"},
@@ -264,7 +265,7 @@ async def test_no_route_does_anything_with_the_session_of_another_runner(
                 expected = answer.status_code == 403
                 assert expected is (whose == "other"), (method, path, answer.text)
                 tried += 1
-        assert tried == len(bodies) + 8
+        assert tried == len(bodies) + 10
 
 
 async def test_the_listener_does_not_start_without_an_authority(

@@ -12,8 +12,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from forgeyard.api.agent_callers import CERTIFICATE
 from forgeyard.config import ApiConfig
+from forgeyard.fleet.view import Launch
+from forgeyard.model.capacity import ScaleReason
+from forgeyard.model.fleet import WarmUp
+from forgeyard.store import fleets, machines
+from forgeyard.store.engine import database_now, write
+from forgeyard.store.fleet_tables import capacity_instances
+from forgeyard.store.shares import Intent
 from forgeyard.trust import certificates, keys
 from forgeyard.trust.requests import write_request
+from tests.builders import RNG, a_fleet_spec
 from tests.integration.api.furnished import (
     BYTES,
     DATA,
@@ -99,6 +107,7 @@ async def agents_know(house: House, session_id: str, path: str) -> Known:
         where, params={**accepted.holder, "digest": DIGEST}, content=DATA
     )
     assert saved.status_code == 204, saved.text
+    warm_up(house, "runner-1")
     held = offered if path.endswith(("/accept", "/reject")) else accepted
     return {
         "lease_id": held.lease_id,
@@ -121,6 +130,20 @@ async def agents_know(house: House, session_id: str, path: str) -> Known:
         "phase": "running",
         BODY: {BYTES: DATA},
     }
+
+
+def warm_up(house: House, runner_name: str) -> None:
+    """Put a runner on a machine of a fleet that names the cache."""
+    spec = a_fleet_spec(warmup=WarmUp(caches=("pip",)))
+    launch = Launch(offering=spec.offerings[0].name, reason=ScaleReason.MANUAL)
+    why = Intent(actor="ann", channel="cli", reason="a test")
+    with write(house.engine) as connection:
+        fleets.apply(connection, spec, why, expected_version=None, rng=RNG)
+        fleet, now = fleets.find(connection, spec.name), database_now(connection)
+        (made,) = machines.intend(connection, fleet, spec, [launch], now=now, rng=RNG)
+        own = capacity_instances.c.instance_id == made
+        named = sa.update(capacity_instances).where(own).values(runner_name=runner_name)
+        connection.execute(named)
 
 
 async def fuzz_people(house: House, told: Told, store: Path, **how: int) -> None:

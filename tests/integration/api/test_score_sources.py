@@ -182,7 +182,7 @@ def without(policy: SchedulingPolicy, term: str) -> SchedulingPolicy:
 @pytest.mark.requirement("SCO-007", "SCO-009", "SCO-010", "SCO-011", "SCO-012", "SCO-013")
 @pytest.mark.requirement("SCO-014", "SCO-016", "SCO-019", "SCO-021", "SCO-022", "SCO-024")
 @pytest.mark.requirement("SCO-025", "SCO-027", "SCO-030", "SCO-034", "ACC-006", "ACC-015")
-@pytest.mark.requirement("SPT-001", "SPT-005", "SPT-006", "RUN-013")
+@pytest.mark.requirement("SPT-001", "SPT-005", "SPT-006", "RUN-013", "FOP-030")
 @pytest.mark.requirement("PRI-013", "PRI-014", "PRI-020", "PRI-033", "SCO-029", "PHA-003")
 async def test_what_an_agent_reports_makes_another_runner_win(
     sqlite_house: House, lift: Lift, term: str, job: dict[str, object]

@@ -193,7 +193,10 @@ def test_a_decision_is_explained_and_its_machines_are_shown_pinned_and_priced(
     listed = did(house, "instances", "builders").out
     assert f"builders-1 {own}" in listed
     assert f": {WHY[1]}" in listed
+    cold = '{"missing": 1, "problem": "no archive of this warm-up"}'
+    house.desk.overwrite(fleet_tables.capacity_instances, own, warmed_at=1, warmup=cold)
     did(house, "unpin", own, *WHY)
+    assert "warm-up: no archive of this warm-up" in did(house, "instances", "builders").out
     assert "pinned" not in did(house, "instances", "builders").out
     assert "requested" in did(house, "retire", own, *WHY, code=4).err
     did(house, "release", own, *WHY, code=4)

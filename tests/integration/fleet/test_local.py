@@ -238,6 +238,46 @@ def test_a_machine_that_ended_by_itself_is_gone_and_says_its_last_words(bench: L
     assert not record_of(bench).parent.exists()
 
 
+def announce(bench: LocalBench, text: str) -> None:
+    """Write, as an operator does, when the machine is taken away."""
+    (record_of(bench).parent / "interruption").write_text(text)
+
+
+@pytest.mark.requirement("SPT-009")
+def test_an_operator_has_a_machine_taken_away_with_notice_and_whatever_runs_there_goes_too(
+    bench: LocalBench,
+) -> None:
+    starter = replace(bench.starter, command=(sys.executable, "-c", STUBBORN))
+    patient = LocalProvider(bench.folder, starter, now=now_ms)
+    request = a_request()
+    patient.provision(request)
+    assert patient.interruptions() == ()
+    leaves_at = now_ms() // 1000 + 3
+    announce(bench, f"{leaves_at}\n")
+    (told,) = patient.interruptions()
+    assert (told.ref, told.at, told.is_final) == (request.operation_key, 1000 * leaves_at, True)
+    assert state_of(bench, request) is MachineState.RUNNING
+    later = LocalProvider(bench.folder, starter, now=lambda: 1000 * leaves_at)
+
+    def is_gone() -> bool:
+        found = later.inspect(sought(request))
+        return found is not None and found.state is MachineState.GONE
+
+    bench.until(is_gone)
+    assert bench.processes() == []
+    found = later.inspect(sought(request))
+    assert found is not None
+    assert found.detail.startswith("it was taken away")
+
+
+def test_an_announcement_that_says_nothing_readable_says_nothing(bench: LocalBench) -> None:
+    running(bench, a_request())
+    for text in ("", "soon", "-5", "1e9", "99999999999999999999"):
+        announce(bench, text)
+        assert all(one.at and one.at > now_ms() for one in bench.provider.interruptions()), text
+        assert state_of(bench, a_request()) is MachineState.RUNNING
+
+
 # What it is asked
 
 

@@ -115,6 +115,21 @@ async def test_a_drain_is_told_once_when_it_begins_and_once_when_it_ends() -> No
         quiet.cancel()
 
 
+async def test_that_a_machine_goes_is_told_at_once_and_again_for_the_answer_may_be_lost() -> None:
+    table = Table()
+    table.rows["s"] = Assignments(leaving=Millis(120_000))
+    news = await table.poll()
+    await table.reader.read_once()
+    assert (await news).leaving == 120_000
+    again = await table.poll()
+    await table.reader.read_once()
+    assert not again.done()
+    table.time += REPEAT_S
+    table.rows["s"] = Assignments(leaving=Millis(118_000))
+    await table.reader.read_once()
+    assert (await again).leaving == 118_000
+
+
 async def test_a_cancellation_is_news() -> None:
     table = Table()
     poll = await table.poll()

@@ -8,7 +8,7 @@ import pytest
 from forgeyard.fleet.allocate import allocate
 from forgeyard.fleet.plan import decide
 from forgeyard.fleet.view import ClampKind, Closed, FleetView
-from forgeyard.model.capability import Platform
+from forgeyard.model.capability import Platform, Toolchain, ToolchainRequirement
 from forgeyard.model.capacity import ScaleDownReason
 from forgeyard.model.fleet import FleetState, Guardrail, Placement
 from forgeyard.model.job import Priority
@@ -79,6 +79,16 @@ def test_jobs_wait_at_a_ceiling_and_never_run_on_less_than_they_need() -> None:
     (clamp,) = (it for it in made.clamps if it.kind is ClampKind.HOURLY_COST)
     assert (clamp.before, clamp.after) == (1, 0)
     assert decide(mac, found.of("flt_mac"), demand=demand, now=NOW).launch == ()
+
+
+@pytest.mark.requirement("FOP-029")
+def test_machines_that_have_a_tool_already_are_made_for_the_jobs_that_want_it() -> None:
+    equipped = a_fleet(
+        "dear", offerings=(DEAR,), capacity=a_class(toolchains=(Toolchain(name="rust"),))
+    )
+    job = a_job_that_requires(toolchains=(ToolchainRequirement(name="rust"),))
+    assert shares(40, cheap(), equipped, job=job) == {"dear": 40}
+    assert shares(40, cheap(), equipped) == {"cheap": 40}
 
 
 def test_prices_are_compared_for_a_job_and_not_for_a_machine() -> None:

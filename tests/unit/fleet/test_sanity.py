@@ -22,6 +22,7 @@ from forgeyard.model.fleet import (
     Placement,
     Rollout,
     Scaling,
+    WarmUp,
 )
 from tests.builders import a_fleet_spec, some_resources
 
@@ -58,6 +59,8 @@ def test_a_plain_document_has_no_problem() -> None:
         ({"scaling": Scaling(min=3, max=2)}, "scaling.min"),
         ({"rollout": Rollout(max_surge=0, max_unavailable=0)}, "rollout.max_surge"),
         ({"rollout": Rollout(canaries=11)}, "rollout.canaries"),
+        ({"warmup": WarmUp(within=0)}, "warmup.within"),
+        ({"warmup": WarmUp(within=3_600_001)}, "warmup.within"),
         ({"scaling": Scaling(warm=3, max=2)}, "scaling.warm"),
         ({"offerings": (*PRICED, *PRICED)}, "offerings.1.name"),
         ({"placement": Placement(regions=("north",))}, "placement.regions.0"),

@@ -36,6 +36,17 @@ def test_keys_and_preemption_are_read_in_short_and_in_long() -> None:
     assert found == Wishes(keys=("staging", "db"), preemption=Preemptibility.RESTARTABLE)
 
 
+@pytest.mark.requirement("SPT-010")
+def test_that_a_job_can_save_its_work_has_to_be_said() -> None:
+    def checkpoint(**parts: object) -> bool:
+        return compile_run(document(**parts), fallback_name="run").jobs[0].checkpoint
+
+    assert checkpoint(checkpoint=True) is True
+    assert checkpoint() is False
+    assert checkpoint(preemption="restartable") is False
+    assert refused(document(checkpoint="sometimes")) == "jobs.lint.checkpoint"
+
+
 @pytest.mark.parametrize(
     ("connectivity", "offline"),
     [("continuous", 0), ("grace", None), ({"offline": "2h"}, 7_200_000)],
