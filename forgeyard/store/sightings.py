@@ -34,6 +34,7 @@ MOST_ENDED: Final = 5
 FORGOTTEN_MS: Final = 24 * 3600 * 1000
 _instances, _sightings = fleet_tables.capacity_instances, fleet_tables.provider_sightings
 _breakers = fleet_tables.provider_breakers
+_ONCE_MORE: Final = _sightings.c.sightings + 1
 S = CapacityInstanceState
 
 
@@ -171,35 +172,59 @@ def _orphans(
     *,
     now: int,
 ) -> tuple[Orphan, ...]:
-    """Note who was seen; return those that have been seen for long enough to be ended."""
-    ripe: list[Orphan] = []
-    for machine, row in strangers:
-        verdict = SightingVerdict.FOREIGN if row is None else SightingVerdict.ORPHAN
-        keys = {"provider": provider, "ref": machine.ref}
-        values = {
-            **keys,
-            "tags": json.dumps(dict(machine.tags), sort_keys=True)[:4_000],
+    """Note who was seen; return a few of those that have been seen for long enough to be ended."""
+    for verdict in SightingVerdict:
+        those = [one for one, row in strangers if _verdict(row) is verdict]
+        _note(connection, provider, those, verdict, now=now)
+    query = sa.select(_sightings.c.ref, _sightings.c.sightings).where(
+        _sightings.c.provider == provider,
+        _sightings.c.last_at == now,
+        _sightings.c.first_at <= now - ORPHAN_GRACE_MS,
+    )
+    known = {ref: sightings for ref, sightings in connection.execute(query)}
+    stale = _sightings.c.last_at < now - FORGOTTEN_MS
+    connection.execute(sa.delete(_sightings).where(_sightings.c.provider == provider, stale))
+    ripe = {
+        one.ref: Orphan(ref=one.ref, row=row)
+        for one, row in strangers
+        if row is not None and one.ref in known
+    }
+    looks = max((known[ref] for ref in ripe), default=0)
+    return _in_turn([ripe[ref] for ref in sorted(ripe)], looks)
+
+
+def _verdict(row: Row | None) -> SightingVerdict:
+    return SightingVerdict.FOREIGN if row is None else SightingVerdict.ORPHAN
+
+
+def _note(
+    connection: sa.Connection,
+    provider: str,
+    those: Sequence[Machine],
+    verdict: SightingVerdict,
+    *,
+    now: int,
+) -> None:
+    """Note machines in one statement, however many there are (FLT-025)."""
+    rows = [
+        {
+            "provider": provider,
+            "ref": one.ref,
+            "tags": json.dumps(dict(one.tags), sort_keys=True)[:4_000],
             "first_at": now,
             "last_at": now,
             "verdict": verdict.value,
         }
-        changes.upsert(
-            connection,
-            _sightings,
-            values,
-            changes={
-                "last_at": now,
-                "sightings": _sightings.c.sightings + 1,
-                "verdict": verdict.value,
-            },
-        )
-        own = sa.and_(*(_sightings.c[name] == value for name, value in keys.items()))
-        first = connection.execute(sa.select(_sightings.c.first_at).where(own)).scalar_one()
-        if row is not None and now - first >= ORPHAN_GRACE_MS:
-            ripe.append(Orphan(ref=machine.ref, row=row))
-    stale = _sightings.c.last_at < now - FORGOTTEN_MS
-    connection.execute(sa.delete(_sightings).where(_sightings.c.provider == provider, stale))
-    return tuple(ripe[:MOST_ENDED])
+        for one in those
+    ]
+    counted = {"last_at": now, "sightings": _ONCE_MORE, "verdict": verdict.value}
+    changes.upsert_all(connection, _sightings, rows, changes=counted)
+
+
+def _in_turn(ripe: Sequence[Orphan], look: int) -> tuple[Orphan, ...]:
+    """Pick a few, others at the next look: those that cannot be ended hold up nobody."""
+    start = look * MOST_ENDED % max(1, len(ripe))
+    return tuple([*ripe[start:], *ripe[:start]][:MOST_ENDED])
 
 
 def interrupted(
