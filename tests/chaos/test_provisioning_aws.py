@@ -10,12 +10,14 @@ from contextlib import contextmanager
 from random import Random
 
 import pytest
+import sqlalchemy as sa
 
 from forgeyard.model.fleet import Offering
 from forgeyard.model.policy import SchedulingPolicy
+from forgeyard.store import runners, tables
 from forgeyard.store.engine import write
 from forgeyard.store.machines import operation_key
-from tests.builders import register_runner
+from tests.builders import LEASE_POLICY, register_runner
 from tests.chaos.conftest import ON_POSTGRESQL
 from tests.chaos.fleet import (
     EVERY_S,
@@ -35,6 +37,7 @@ from tests.chaos.standin import KILLED_AFTER_MAKING
 from tests.fleet.ec2_proxy import proxying
 from tests.fleet.moto_server import moto
 from tests.integration.contract.benches import AwsBench
+from tests.serving import make_authority
 
 pytestmark = [pytest.mark.integration, ON_POSTGRESQL]
 BEAT_S = 1.0
@@ -59,8 +62,10 @@ def network(amazon: AwsBench) -> Iterator[Network]:
 
 
 @pytest.fixture(scope="module")
-def settings(network: Network) -> Mapping[str, str]:
+def settings(network: Network, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Have machines at Amazon, whose agents would come home over TLS."""
+    folder = tmp_path_factory.mktemp("authority")
+    make_authority(folder)
     provider = {
         "kind": "aws",
         "regions": ["us-east-1"],
@@ -73,6 +78,7 @@ def settings(network: Network) -> Mapping[str, str]:
         "FORGEYARD_FLEETS__PROVIDERS": json.dumps({"aws": provider}),
         "FORGEYARD_FLEETS__AGENT_URL": "https://ci.example:8701",
         "FORGEYARD_API__AGENT_IDENTITY": "certificate",
+        "FORGEYARD_API__AUTHORITY": str(folder / "ca"),
         "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
         "AWS_SECRET_ACCESS_KEY": "x",
         "AWS_EC2_METADATA_DISABLED": "true",
@@ -92,10 +98,13 @@ def fleets_at(plant: Plant, amazon: AwsBench, rng: Random, count: int = 1) -> It
     amazon.proxy.calls.clear()
     large = Offering(name="large", machine="m5.large", settings={"ami": amazon.ami})
     made = [a_fleet(plant, rng, provider="aws", offering=large) for _ in range(count)]
-    yield made
-    for fleet in made:
-        come_up(plant, fleet)
-        let_go(plant, fleet)
+    try:
+        yield made
+        for fleet in made:
+            come_up(plant, fleet)
+            let_go(plant, fleet)
+    finally:
+        say_goodbye(plant)
     assert amazon.existing() == theirs
     ended = {call["InstanceId.1"] for call in amazon.proxy.called("TerminateInstances")}
     assert ended == {row["provider_ref"] for fleet in made for row in machines(plant, fleet)}
@@ -114,10 +123,19 @@ def come_up(plant: Plant, fleet: str) -> None:
     )
 
 
+def say_goodbye(plant: Plant) -> None:
+    """Let the agents that registered end their sessions."""
+    sessions = tables.sessions
+    for row in plant.rows(sa.select(sessions).where(sessions.c.state == "open")):
+        with write(plant.engine) as connection:
+            runners.close(connection, row["session_id"], policy=LEASE_POLICY)
+
+
 def demand_one_each(plant: Plant, amazon: AwsBench, *fleets: str) -> None:
     """Insist that Amazon was asked for each machine once, and has it under the name we know."""
     rows = [row for fleet in fleets for row in machines(plant, fleet)]
-    asked = [call["ClientToken"] for call in amazon.proxy.called("RunInstances")]
+    calls = amazon.proxy.called("RunInstances")
+    asked = [call["ClientToken"] for call in calls if "DryRun" not in call]
     assert sorted(asked) == sorted(operation_key(row) for row in rows)
     made = {amazon.proxy.tokens[token][2] for token in asked}
     assert made == {row["provider_ref"] for row in rows}
@@ -160,6 +178,8 @@ def test_a_worker_killed_before_it_wrote_a_machine_down_makes_no_second_one(
             demand_one_each(plant, amazon, fleet)
 
 
+# Soak, for a provider that has failed a few times is not asked again for half a minute.
+@pytest.mark.soak
 @pytest.mark.requirement("ACC-065")
 def test_what_was_wanted_while_amazon_was_unreachable_happens_once_it_is_back(
     plant: Plant, rounds: Rounds, amazon: AwsBench, network: Network
