@@ -122,7 +122,7 @@ def killed_while_making(
     return new
 
 
-@pytest.mark.requirement("FRC-005", "INV-051", "ACC-044")
+@pytest.mark.requirement("FRC-005", "INV-051")
 def test_what_a_worker_says_that_froze_while_it_made_a_machine_changes_nothing(
     plant: Plant, rounds: Rounds, stranger: str
 ) -> None:
