@@ -30,7 +30,7 @@ from activities import contracts, starts
 from activities.provisioning import ProvisioningActivities
 from activities.scheduling import SchedulingActivities
 from forgeyard import clock, config
-from forgeyard.fleet.ports import Machine, ProvisionRequest
+from forgeyard.fleet.ports import Listing, Machine, ProvisionRequest
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import commit, grants
 from providers import local
@@ -293,13 +293,25 @@ def killed_after_making(order: Order) -> None:
 
 
 def frozen_while_making(order: Order) -> None:
-    """Freeze once, just before or just after a local machine is made; tell when all of it ends."""
-    woken = threading.Event()
+    """Freeze once, just before or just after a local machine is made; tell when all of it ends.
+
+    Not while another thread lists machines: it holds the lock of this host, and would keep it.
+    """
+    woken, listing = threading.Event(), threading.Lock()
+    list_machines = LocalProvider.list_machines
+
+    def listed(self: LocalProvider, installation: str) -> Listing:
+        with listing:
+            return list_machines(self, installation)
 
     def freeze() -> None:
         if not woken.is_set():
             woken.set()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            with listing:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(0.3)  # the signal may meet another thread first, and this one goes on
+
+    LocalProvider.list_machines = listed
 
     if order.fault == FROZEN_BEFORE_MAKING:
         around_making(LocalProvider, before=freeze)
