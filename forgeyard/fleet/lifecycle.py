@@ -169,7 +169,9 @@ def _watch(facts: Facts, pace: Pace, now: int) -> Verdict:
     began = facts.ending_at or facts.asked_at
     at = facts.looked_at + max(pace.look, facts.looked_at - began)
     at = max(at, facts.next_at)
-    return _look_at(at if facts.due_at is None else min(at, facts.due_at), now)
+    if facts.due_at is not None and now < facts.due_at:
+        at = min(at, facts.due_at)
+    return _look_at(at, now)
 
 
 def _look(facts: Facts, pace: Pace, now: int) -> Verdict:
@@ -261,15 +263,15 @@ def _draining(facts: Facts, pace: Pace, now: int) -> Verdict:
     if runner is not None and leases == 0 and runner.admission is Admission.QUARANTINED:
         return _sick(runner, facts)
     if leases == 0:
-        return Verdict(to=S.TERMINATING, reason="nothing runs on it any more")
+        return _ending(facts, "nothing runs on it any more")
     if facts.due_at is not None and now >= facts.due_at:
-        return Verdict(to=S.TERMINATING, reason=f"{leases} leases did not end in time")
+        return _ending(facts, f"{leases} leases did not end in time")
     return _until_due(facts, now)
 
 
 def _quarantined(facts: Facts, pace: Pace, now: int) -> Verdict:
     if facts.is_released or (facts.due_at is not None and now >= facts.due_at):
-        return Verdict(to=S.TERMINATING, reason="kept long enough")
+        return _ending(facts, "kept long enough")
     return _until_due(facts, now)
 
 
@@ -279,7 +281,12 @@ def _until_due(facts: Facts, now: int) -> Verdict:
 
 
 def _failed(facts: Facts, pace: Pace, now: int) -> Verdict:
-    return Verdict(to=S.TERMINATING, reason="what may be left of it goes")
+    return _ending(facts, "what may be left of it goes")
+
+
+def _ending(facts: Facts, reason: str) -> Verdict:
+    """Have a machine end; an operator is told of one that takes too long."""
+    return Verdict(to=S.TERMINATING, reason=reason, due_in=facts.deadlines.terminate)
 
 
 def _terminating(facts: Facts, pace: Pace, now: int) -> Verdict:

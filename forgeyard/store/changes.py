@@ -323,13 +323,28 @@ def upsert(
 
     An expression among the changes is best built once, for then the statement is, too.
     """
+    upsert_all(connection, table, [values], changes=changes, keys=keys)
+
+
+def upsert_all(
+    connection: sa.Connection,
+    table: sa.Table,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    changes: Mapping[str, Any],
+    keys: Sequence[str] = (),
+) -> None:
+    """Insert rows that all name the same columns, or apply `changes` to those that are there."""
+    if not rows:
+        return
     plain = {x: value for x, value in changes.items() if not isinstance(value, sa.ColumnElement)}
     computed = tuple((x, value) for x, value in changes.items() if x not in plain)
     statement = _upsert_of(
-        connection.dialect.name, table, tuple(values), tuple(plain), computed, tuple(keys)
+        connection.dialect.name, table, tuple(rows[0]), tuple(plain), computed, tuple(keys)
     )
-    given = {f"own_{name}": value for name, value in values.items()}
-    connection.execute(statement, given | {f"new_{name}": value for name, value in plain.items()})
+    new = {f"new_{name}": value for name, value in plain.items()}
+    given = [{f"own_{name}": value for name, value in row.items()} | new for row in rows]
+    connection.execute(statement, given if len(given) > 1 else given[0])
 
 
 @lru_cache(maxsize=256)

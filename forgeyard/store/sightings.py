@@ -38,6 +38,7 @@ IN_MOTION_MS: Final = 15 * 60 * 1000
 FORGOTTEN_MS: Final = 24 * 3600 * 1000
 _instances, _sightings = fleet_tables.capacity_instances, fleet_tables.provider_sightings
 _breakers = fleet_tables.provider_breakers
+_ONCE_MORE: Final = _sightings.c.sightings + 1
 S = CapacityInstanceState
 
 
@@ -235,7 +236,7 @@ def _moved_on(connection: sa.Connection, row: Row, complete: bool, ours: Sequenc
         row,
         provider_ref=twin.ref,
         machine=twin.state.value,
-        detail=twin.detail[:500],
+        detail=redacted(twin.detail)[:500],
         missing_since=None,
         sightings=0,
         tended_until=0,
@@ -298,36 +299,55 @@ def _orphans(
     *,
     now: int,
 ) -> tuple[Orphan, ...]:
-    """Note who was seen; return those that have been seen for long enough to be ended."""
-    ripe: list[Orphan] = []
-    for stranger in strangers:
-        machine, verdict = stranger.machine, stranger.verdict
-        keys = {"provider": provider, "ref": machine.ref}
-        values = {
-            **keys,
-            "tags": json.dumps(dict(machine.tags), sort_keys=True)[:4_000],
+    """Note who was seen; return a few of those that have been seen for long enough to be ended."""
+    for verdict in SightingVerdict:
+        those = [one.machine for one in strangers if one.verdict is verdict]
+        _note(connection, provider, those, verdict, now=now)
+    query = sa.select(_sightings.c.ref, _sightings.c.sightings).where(
+        _sightings.c.provider == provider,
+        _sightings.c.last_at == now,
+        _sightings.c.first_at <= now - ORPHAN_GRACE_MS,
+    )
+    known = {ref: sightings for ref, sightings in connection.execute(query)}
+    stale = _sightings.c.last_at < now - FORGOTTEN_MS
+    connection.execute(sa.delete(_sightings).where(_sightings.c.provider == provider, stale))
+    ripe = {
+        one.machine.ref: Orphan(ref=one.machine.ref, row=one.row)
+        for one in strangers
+        if one.verdict is SightingVerdict.ORPHAN and one.row and one.machine.ref in known
+    }
+    looks = max((known[ref] for ref in ripe), default=0)
+    return _in_turn([ripe[ref] for ref in sorted(ripe)], looks)
+
+
+def _note(
+    connection: sa.Connection,
+    provider: str,
+    those: Sequence[Machine],
+    verdict: SightingVerdict,
+    *,
+    now: int,
+) -> None:
+    """Note machines in one statement, however many there are (FLT-025)."""
+    rows = [
+        {
+            "provider": provider,
+            "ref": one.ref,
+            "tags": json.dumps(dict(one.tags), sort_keys=True)[:4_000],
             "first_at": now,
             "last_at": now,
             "verdict": verdict.value,
         }
-        changes.upsert(
-            connection,
-            _sightings,
-            values,
-            changes={
-                "last_at": now,
-                "sightings": _sightings.c.sightings + 1,
-                "verdict": verdict.value,
-            },
-        )
-        own = sa.and_(*(_sightings.c[name] == value for name, value in keys.items()))
-        first = connection.execute(sa.select(_sightings.c.first_at).where(own)).scalar_one()
-        is_ripe = verdict is SightingVerdict.ORPHAN and now - first >= ORPHAN_GRACE_MS
-        if is_ripe and stranger.row is not None:
-            ripe.append(Orphan(ref=machine.ref, row=stranger.row))
-    stale = _sightings.c.last_at < now - FORGOTTEN_MS
-    connection.execute(sa.delete(_sightings).where(_sightings.c.provider == provider, stale))
-    return tuple(ripe[:MOST_ENDED])
+        for one in those
+    ]
+    counted = {"last_at": now, "sightings": _ONCE_MORE, "verdict": verdict.value}
+    changes.upsert_all(connection, _sightings, rows, changes=counted)
+
+
+def _in_turn(ripe: Sequence[Orphan], look: int) -> tuple[Orphan, ...]:
+    """Pick a few, others at the next look: those that cannot be ended hold up nobody."""
+    start = look * MOST_ENDED % max(1, len(ripe))
+    return tuple([*ripe[start:], *ripe[:start]][:MOST_ENDED])
 
 
 def interrupted(

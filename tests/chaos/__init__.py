@@ -5,6 +5,10 @@
 | F1 worker killed between commit and its answer | test_worker_killed | store/test_commit |
 | Temporal killed | test_temporal_killed | temporal/test_worker |
 | Temporal down across due timers | test_timers_missed | |
+| F2, F12 worker killed or frozen while it makes a machine | test_provisioning | simulation/fleet |
+| F2, F3, F4 the same at Amazon, or its answer lost | test_provisioning_aws | contract |
+| Temporal or PostgreSQL killed as machines come and go | test_provisioning_outages | |
+| workflows of fleets reset or doubled (F27) | | temporal/test_fleet_authority |
 | F5 PostgreSQL killed while leases are committed | test_postgresql_killed | |
 | F7 database gone, or unreachable | test_database_gone | store/test_sweep |
 | F8 disk full | test_disk_full | |

@@ -27,27 +27,28 @@ from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 
 from activities import contracts, starts
+from activities.provisioning import ProvisioningActivities
 from activities.scheduling import SchedulingActivities
 from forgeyard import clock, config
-from forgeyard.api.serve import serve
-from forgeyard.cli.main import main as command_line
-from forgeyard.fleet.ports import Machine, ProvisionRequest
+from forgeyard.fleet.ports import Listing, Machine, ProvisionRequest
 from forgeyard.model.policy import SchedulingPolicy
 from forgeyard.store import commit, grants
+from providers import local
+from providers.aws import AwsProvider
 from providers.local import LocalProvider
 from tests.chaos.process import kill_families
 from tests.history import recorder
-from worker import infrastructure, wiring
-from worker.main import run_worker
-from workflows import capacity_instance
+from worker import wiring
+from workflows import capacity_instance, fleet_reconcile
 
 AFTER_PLAN, AFTER_COMMIT = "after_plan", "after_commit"
 BEFORE_COMMIT, WITHIN_COMMIT = "before_commit", "within_commit"
 KILLED_WITHIN_COMMIT = "killed_within_commit"
 SHUFFLED, TALLIED = "shuffled", "tallied"
-KILLED_AFTER_MAKING = "killed_after_making"
+KILLED_WHILE_MAKING, KILLED_AFTER_MAKING = "killed_while_making", "killed_after_making"
 FROZEN_BEFORE_MAKING, FROZEN_AFTER_MAKING = "frozen_before_making", "frozen_after_making"
 STANDS_BY = "stands by"
+WOKEN = "what was begun before the freeze is over"
 _struck: "list[Order]" = []
 """Whose moment has come; numbers of the dead may be another's by the next time."""
 Message = tuple[contracts.AttemptStart, contracts.AttemptEvent | None]
@@ -87,21 +88,40 @@ def main(order: Order) -> None:
     if order.skew_s:
         skew(timedelta(seconds=order.skew_s))
     if order.heartbeat_s:
-        capacity_instance.HEARTBEAT = timedelta(seconds=order.heartbeat_s)
+        be_impatient(timedelta(seconds=order.heartbeat_s))
     if order.history:
         recorder.begin(Path(order.history), actor=order.part)
     if order.fault is not None:
         FAULTS[order.fault](order)
     if order.part == "agent":
+        from forgeyard.cli.main import main as command_line
+
         sys.argv[1:] = order.arguments
         command_line()
         return
+    run = runner_of(order.part)
     settings = config.load()
     if order.standby:
         logging.info(STANDS_BY)
         signal.sigwait({signal.SIGUSR1})
-    run = run_worker if order.part == "worker" else serve
     asyncio.run(until_told(lambda stop: run(settings, stop, policy=order.policy)))
+
+
+def runner_of(part: str) -> Callable[..., Any]:
+    """Load what a part needs, and no more: each takes seconds."""
+    if part == "worker":
+        from worker.main import run_worker
+
+        return run_worker
+    from forgeyard.api.serve import serve
+
+    return serve
+
+
+def be_impatient(beat: timedelta) -> None:
+    """Take what this process's workflows have begun for lost after a while without a sign."""
+    capacity_instance.HEARTBEAT = fleet_reconcile.HEARTBEAT = beat
+    fleet_reconcile.TICK_TIMEOUT = 5 * beat
 
 
 async def until_told(run: Callable[[asyncio.Event], Any]) -> None:
@@ -254,36 +274,78 @@ def shuffled(order: Order) -> None:
     starts.start_attempt, starts.wake_loop = start_attempt, wake_loop
 
 
+def killed_while_making(order: Order) -> None:
+    """Strike when the process of a local machine runs, and nothing at all says so."""
+    spawn = local._spawn
+
+    def spawned(*arguments: Any, **named: Any) -> int:
+        pid = spawn(*arguments, **named)
+        strike(order)
+        return pid
+
+    local._spawn = spawned
+
+
 def killed_after_making(order: Order) -> None:
-    """Strike when a local machine was made, and its making is not written down."""
-
-    class Struck(LocalProvider):
-        def provision(self, request: ProvisionRequest) -> Machine:
-            machine = super().provision(request)
-            strike(order)
-            return machine
-
-    infrastructure.LocalProvider = Struck
+    """Strike when a provider has made a machine, and its making is not written down."""
+    for provider in (LocalProvider, AwsProvider):
+        around_making(provider, after=lambda: strike(order))
 
 
 def frozen_while_making(order: Order) -> None:
-    """Freeze once, just before or just after a local machine is made."""
-    woken = threading.Event()
+    """Freeze once, just before or just after a local machine is made; tell when all of it ends.
+
+    Not while another thread lists machines: it holds the lock of this host, and would keep it.
+    """
+    woken, listing = threading.Event(), threading.Lock()
+    list_machines = LocalProvider.list_machines
+
+    def listed(self: LocalProvider, installation: str) -> Listing:
+        with listing:
+            return list_machines(self, installation)
 
     def freeze() -> None:
         if not woken.is_set():
             woken.set()
-            os.kill(os.getpid(), signal.SIGSTOP)
+            with listing:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                time.sleep(0.3)  # the signal may meet another thread first, and this one goes on
 
-    class Sleepy(LocalProvider):
-        def provision(self, request: ProvisionRequest) -> Machine:
-            if order.fault == FROZEN_BEFORE_MAKING:
-                freeze()
-            machine = super().provision(request)
-            freeze()
-            return machine
+    LocalProvider.list_machines = listed
 
-    infrastructure.LocalProvider = Sleepy
+    if order.fault == FROZEN_BEFORE_MAKING:
+        around_making(LocalProvider, before=freeze)
+    else:
+        around_making(LocalProvider, after=freeze)
+
+    class Told(ProvisioningActivities):
+        @activity.defn(name="instance.advance")
+        def advance_instance(self, request: contracts.Machine) -> contracts.Advanced:
+            try:
+                return super().advance_instance(request)
+            finally:
+                if woken.is_set():
+                    print(WOKEN, flush=True)
+
+    wiring.ProvisioningActivities = Told
+
+
+def around_making(
+    provider: type[LocalProvider] | type[AwsProvider],
+    *,
+    before: Callable[[], None] = lambda: None,
+    after: Callable[[], None] = lambda: None,
+) -> None:
+    """Do something before and after every call that makes a machine."""
+    provision = provider.provision
+
+    def provisioned(self: Any, request: ProvisionRequest) -> Machine:
+        before()
+        machine = provision(self, request)
+        after()
+        return machine
+
+    provider.provision = provisioned
 
 
 FAULTS: Final[Mapping[str, Callable[[Order], None]]] = {
@@ -294,6 +356,7 @@ FAULTS: Final[Mapping[str, Callable[[Order], None]]] = {
     AFTER_COMMIT: after_commit,
     TALLIED: tallied,
     SHUFFLED: shuffled,
+    KILLED_WHILE_MAKING: killed_while_making,
     KILLED_AFTER_MAKING: killed_after_making,
     FROZEN_BEFORE_MAKING: frozen_while_making,
     FROZEN_AFTER_MAKING: frozen_while_making,

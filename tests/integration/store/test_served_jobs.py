@@ -3,19 +3,33 @@
 import pytest
 import sqlalchemy as sa
 
+from forgeyard.fleet.lifecycle import Pace
 from forgeyard.fleet.view import Launch
-from forgeyard.model.capacity import ScaleReason
+from forgeyard.model.capability import TrustClass
+from forgeyard.model.capacity import MachineState, ScaleReason
+from forgeyard.model.enrolment import Admission, Grant
 from forgeyard.model.fleet import CapacityClass, FleetSpec, Lifetime, LifetimeKind
 from forgeyard.model.protocol import Outcome, Report
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources
-from forgeyard.store import fleet_tables, fleets, machines, tables
+from forgeyard.store import fleet_tables, fleets, machine_life, machines, runners, tables
 from forgeyard.store.engine import database_now
+from forgeyard.store.entrance import Entry
+from forgeyard.store.identities import Issued
 from forgeyard.store.shares import Intent
-from tests.builders import RNG, a_fleet_spec, a_job_spec, some_capabilities, some_resources
+from tests.builders import (
+    RNG,
+    a_fleet_spec,
+    a_job_spec,
+    a_registration,
+    some_capabilities,
+    some_resources,
+)
 from tests.leasing import Desk, Lease
+from tests.trusting import invite, redeem
 
 ME = Intent(actor="ann", channel="test", reason="a test")
+TRUSTED = Grant(trust=TrustClass.TRUSTED_INTERNAL)
 WIDE = some_resources(cpu=64_000, memory=2**38, disk=2**40, slots=8)
 
 
@@ -169,3 +183,51 @@ def test_a_job_taken_from_a_machine_that_began_anew_was_its_last(engine: sa.Engi
     (runner,) = desk.rows(tables.runners, name=name)
     assert runner["state"] == RunnerState.DRAINING
     assert desk.cycle().granted == 0
+
+
+@pytest.mark.case("FLT-059")
+def test_of_a_hundred_machines_that_died_in_their_job_nothing_can_come_back(
+    engine: sa.Engine,
+) -> None:
+    """A runner stays on record as what has run, and as nothing else."""
+    desk = Desk(engine)
+    names = [a_machine(desk, one_job()) for _ in range(100)]
+    for name in names:
+        _came_up(desk, name)
+    desk.submit(*(a_job_spec(f"job-{place}") for place in range(100)))
+    assert desk.cycle().granted == 100
+    for lease in desk.leases():
+        desk.accept(lease)
+    instances = fleet_tables.capacity_instances
+    for row in desk.rows(instances):
+        desk.overwrite(instances, row["instance_id"], machine=MachineState.GONE.value)
+        desk.change(machine_life.advance, row["instance_id"], Pace(), desk.policy.lease)
+    assert {row["state"] for row in desk.rows(instances)} == {"terminated"}
+    assert {row["state"] for row in desk.rows(tables.sessions)} == {"lost"}
+    assert all(row["revoked_at"] for row in desk.rows(tables.certificates))
+    assert not [row for row in desk.rows(tables.leases) if row["ended_at"] is None]
+    known = desk.rows(tables.runners)
+    told = {(row["state"], row["session_id"], row["drain_requested"]) for row in known}
+    assert told == {(RunnerState.OFFLINE, None, 1)}
+
+
+def _came_up(desk: Desk, name: str) -> None:
+    """Let a machine enrol by its token, register and be admitted."""
+    (row,) = desk.rows(fleet_tables.capacity_instances, runner_name=name)
+    binding = machines.binding_of(row)
+    made = desk.change(
+        lambda it: redeem(it, invite(it, name, TRUSTED, binding=binding), f"sha256/{name}")
+    )
+    assert isinstance(made, Issued)
+    runner_id = made.runner_id
+    desk.change(
+        runners.register,
+        a_registration(name, total=some_resources(slots=1)),
+        policy=desk.policy.lease,
+        rng=RNG,
+        entry=Entry(runner_id=runner_id),
+    )
+    desk.overwrite(tables.runners, runner_id, state="online", admission=Admission.VERIFIED.value)
+    _booted(desk, name)
+    values = {"runner_id": runner_id, "calls": 1, "provider_ref": name, "operation": "succeeded"}
+    desk.overwrite(fleet_tables.capacity_instances, row["instance_id"], **values)

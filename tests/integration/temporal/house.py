@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import sqlalchemy as sa
+from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import HistoryEvent
 from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.worker import Worker
 
@@ -169,6 +171,20 @@ class House:
         """Read the events of a workflow's newest run."""
         handle = self.client.get_workflow_handle(workflow_id)
         return list((await handle.fetch_history()).events)
+
+    async def reset(self, workflow_id: str) -> None:
+        """Throw away everything that a workflow did after its first task, as the Web UI does."""
+        described = await self.client.get_workflow_handle(workflow_id).describe()
+        execution = WorkflowExecution(workflow_id=workflow_id, run_id=described.run_id)
+        await self.client.workflow_service.reset_workflow_execution(
+            ResetWorkflowExecutionRequest(
+                namespace=self.client.namespace,
+                workflow_execution=execution,
+                reason="an operator did it",
+                request_id=f"reset-{described.run_id}",
+                workflow_task_finish_event_id=4,
+            )
+        )
 
 
 async def until(

@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from temporalio.api.common.v1 import WorkflowExecution
-from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from activities import contracts
@@ -160,22 +158,8 @@ async def test_resetting_a_loop_or_an_attempt_does_nothing_twice(house: House) -
         attempt_id = attempt_id_of(house.attempts(run_id)[0])
         await house.until_status(attempt_id, WorkflowExecutionStatus.COMPLETED)
         for workflow_id in (attempt_id, contracts.loop_workflow_id(house.partition)):
-            await reset(house, workflow_id)
+            await house.reset(workflow_id)
         await house.until_status(attempt_id, WorkflowExecutionStatus.COMPLETED)
         again = await house.submit()
         await house.until_run(again, "succeeded")
     assert len(house.attempts(run_id)) == len(house.attempts(again)) == 1
-
-
-async def reset(house: House, workflow_id: str) -> None:
-    """Throw away everything a workflow did after its first task, as the button in the UI does."""
-    described = await house.client.get_workflow_handle(workflow_id).describe()
-    await house.client.workflow_service.reset_workflow_execution(
-        ResetWorkflowExecutionRequest(
-            namespace=house.client.namespace,
-            workflow_execution=WorkflowExecution(workflow_id=workflow_id, run_id=described.run_id),
-            reason="an operator did it",
-            request_id=f"reset-{described.run_id}",
-            workflow_task_finish_event_id=4,
-        )
-    )

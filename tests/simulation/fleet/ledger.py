@@ -276,10 +276,10 @@ class Ledger:
             count = sum(row["fleet_id"] == fleet_id for row in living)
             if count != least:
                 return f"{fleet['name']} has {count} machines and needs {least}"
-        known = {row["provider_ref"] for row in living}
+        known = {(row["provider"], row["provider_ref"]) for row in living}
         for cloud in self._clouds.values():
             for ref in cloud.left():
-                if ref not in known:
+                if (cloud.name, ref) not in known:
                     return f"{ref} is left at {cloud.name}, of which no living row speaks"
         return ""
 

@@ -159,7 +159,9 @@ class People:
 
     def _retag(self, cloud: Cloud) -> None:
         """Edit tags, though not of a machine that nobody knows by name yet."""
-        known = sa.select(_instances.c.provider_ref).where(_instances.c.provider_ref.is_not(None))
+        known = sa.select(_instances.c.provider_ref).where(
+            _instances.c.provider_ref.is_not(None), _instances.c.provider == cloud.name
+        )
         with read(self.world.engine) as connection:
             refs = [
                 ref

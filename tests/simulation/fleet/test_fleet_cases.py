@@ -10,7 +10,15 @@ from activities import contracts
 from forgeyard.errors import NotFound
 from forgeyard.fleet.ports import TAG_INSTALLATION, TAG_INSTANCE, TAG_OPERATION
 from forgeyard.model.fleet import ScaleDown, Scaling
-from forgeyard.store import fleet_reading, fleet_tables, fleets, machines, pools
+from forgeyard.store import (
+    fleet_reading,
+    fleet_symptoms,
+    fleet_tables,
+    fleet_wishes,
+    fleets,
+    machines,
+    pools,
+)
 from forgeyard.store.engine import read, write
 from forgeyard.store.pools import PoolRules
 from tests.fleet.fake import NEVER
@@ -217,6 +225,51 @@ def test_a_fleet_that_is_deleted_amid_creates_leaves_nothing(database: Database)
     scene.run(1)
     with read(scene.world.engine) as connection, pytest.raises(NotFound):
         fleets.find(connection, "beta")
+
+
+@pytest.mark.case("FLT-016")
+def test_whoever_finds_no_capacity_ends_nothing_that_others_have_made(database: Database) -> None:
+    """No machine is ever started again; the one that somebody keeps was made by another wish."""
+    scene = Scene(database, a_spec(scaling=keeping(1)))
+    scene.run_until(scene.healthy)
+    (pinned,) = scene.rows()
+    hour = {"for_ms": 3_600_000}
+    scene.world.change(fleet_wishes.pin, pinned["instance_id"], INTENT, **hour)
+    scene.fake.knobs.offerings.update(spot="ice", cheap="ice", dear="ice")
+    scene.world.change(fleets.scale, "beta", 3, INTENT, **hour, rng=scene.world.ids)
+    scene.run(6)
+    first, *others = scene.rows()
+    assert len(others) >= 2
+    assert {row["state"] for row in others} == {"terminated"}
+    assert {row["detail"].partition(":")[0] for row in others} == {"provider.out_of_capacity"}
+    assert (first["state"], first["provider_ref"]) == ("healthy", *scene.cloud.left())
+
+
+@pytest.mark.case("FLT-017")
+def test_a_machine_that_was_stopped_is_on_record_until_its_provider_has_nothing_of_it(
+    database: Database,
+) -> None:
+    """It is not started again; while it cannot be ended it counts, and the doctor names it."""
+    scene = Scene(database, a_spec(scaling=keeping(1, max=1)))
+    scene.run_until(scene.healthy)
+    (made,) = scene.cloud.made.values()
+    scene.fake.knobs.stop_ms = NEVER
+    made.thing.stopping_at = scene.world.now_ms
+    scene.run_until(lambda: scene.states() == ["terminating"])
+    scene.run(10)
+    (row,) = scene.rows()
+    assert (row["state"], row["may_exist"], row["provider_ref"]) == (
+        "terminating",
+        1,
+        made.thing.ref,
+    )
+    with read(scene.world.engine) as connection:
+        (seen,) = fleet_symptoms.read_symptoms(connection, "beta")
+    assert [one.runner_name for one in seen.overdue] == [row["runner_name"]]
+    scene.fake.knobs.stop_ms = 5_000
+    scene.run_until(lambda: scene.states()[:1] == ["terminated"])
+    assert made.thing.ref not in scene.cloud.left()
+    scene.run_until(scene.healthy)
 
 
 @pytest.mark.case("FLT-018", "FLT-024", "FLT-028", "FLT-058", "FLT-100")

@@ -142,3 +142,14 @@ def test_a_machine_that_is_missing_is_looked_for_at_the_usual_pace() -> None:
     for state in (S.BOOTSTRAPPING, S.HEALTHY):
         facts = made(state, looked_at=now, missing_since=now, runner=None)
         assert judge(facts, Pace(), now=now).wait == Pace().look
+
+
+def test_an_end_that_takes_too_long_is_told_of_and_not_looked_at_more_often() -> None:
+    deadline = judge(made(S.FAILED), Pace(), now=BEGAN).due_in
+    assert deadline == Facts(state=S.FAILED).deadlines.terminate
+    gone = (4 * deadline, M.GONE)
+    late = made(S.TERMINATING, due_at=BEGAN + deadline)
+    patient = made(S.TERMINATING)
+    assert (
+        rounds(late, S.TERMINATED, machine=gone) <= rounds(patient, S.TERMINATED, machine=gone) + 1
+    )
