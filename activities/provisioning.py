@@ -25,7 +25,7 @@ from forgeyard.errors import (
     Throttled,
     Unavailable,
 )
-from forgeyard.fleet.lifecycle import Act, Pace
+from forgeyard.fleet.lifecycle import WANT_NONE, Act, Pace
 from forgeyard.fleet.ports import (
     Bootstrap,
     FleetProvider,
@@ -242,7 +242,7 @@ def _count(step: Advance, before: CapacityInstanceState) -> None:
     if after is CapacityInstanceState.HEALTHY:
         took = row["healthy_at"] - row["requested_at"]
         telemetry.FLEET_PROVISION_LATENCY.labels(fleet).observe(took / 1000)
-    elif row["calls"]:
+    elif row["calls"] and (row["failure"] or step.known.facts.fleet_state not in WANT_NONE):
         failures.inc()
 
 

@@ -8,11 +8,12 @@ import fcntl
 import json
 import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from forgeyard import proctable
 from forgeyard.beneath import remove_tree
@@ -36,6 +37,9 @@ START_WITHIN_MS: Final = 10_000
 """A record without a process this old is that of a machine that never came up."""
 REMEMBERED_MS: Final = 3_600_000
 """How long a machine that ended is still told of."""
+LOCK_EVERY_S: Final = 0.02
+LOCK_TRIES: Final = 750
+"""Looks at a lock that somebody else has: some fifteen seconds."""
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
 """An agent lets its jobs finish, then ends them, then is ended: one grace apart."""
 SETTINGS: Final = frozenset(
@@ -300,7 +304,7 @@ class LocalProvider:
         """
         try:
             with (self._root / "lock").open("wb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                _wait_for(file)
                 self._reap()
                 yield
         except OSError as error:
@@ -426,3 +430,13 @@ def _last_line(log: Path) -> str:
     except OSError:
         return ""
     return lines[-1][:300] if lines else ""
+
+
+def _wait_for(file: IO[bytes]) -> None:
+    """Take the lock, but not for ever: a process that froze with it must not freeze the others."""
+    for _ in range(LOCK_TRIES):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            threading.Event().wait(LOCK_EVERY_S)
+    raise TimeoutError(f"another process has held {file.name} for too long")

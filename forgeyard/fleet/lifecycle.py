@@ -22,6 +22,8 @@ SIGHTINGS: Final = 2
 """How often a machine must be looked for in vain before nobody expects it any more."""
 KEPT_MS: Final = 24 * 3600 * 1000
 """How long a sick machine is kept for a look."""
+WANT_NONE: Final = frozenset({FleetState.DRAINING, FleetState.DELETING})
+NOT_WANTED: Final = "its fleet wants no more machines"
 BAD_IMAGE: Final = "its image must not run any more"
 RARELY_MS: Final = 60 * 1000
 """How often to see whether what is frozen still is."""
@@ -112,8 +114,8 @@ def judge(facts: Facts, pace: Pace, *, now: int) -> Verdict:
 
 
 def _requested(facts: Facts, pace: Pace, now: int) -> Verdict:
-    if facts.fleet_state in (FleetState.DRAINING, FleetState.DELETING):
-        return Verdict(to=S.TERMINATED, reason="its fleet wants no more machines")
+    if facts.fleet_state in WANT_NONE:
+        return Verdict(to=S.TERMINATED, reason=NOT_WANTED)
     if facts.image is not ImageStanding.FINE:
         return Verdict(to=S.TERMINATED, reason=BAD_IMAGE)
     if _is_frozen(facts):
@@ -153,6 +155,8 @@ def _trouble(facts: Facts, pace: Pace, now: int, late: str) -> Verdict | None:
     """Tell whether a coming machine has ended, is late, or must not come any more."""
     if facts.image is not ImageStanding.FINE:
         return Verdict(to=S.FAILED, reason=BAD_IMAGE)
+    if facts.fleet_state in WANT_NONE:
+        return _ending(facts, NOT_WANTED)
     if facts.machine in ENDED_MACHINE:
         return Verdict(to=S.FAILED, reason=facts.detail or f"its machine is {facts.machine}")
     if facts.has_ref and _is_absent(facts, pace, now):

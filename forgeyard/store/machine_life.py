@@ -24,6 +24,7 @@ from forgeyard.store import (
     machines,
     quarantine,
     sessions,
+    tables,
 )
 from forgeyard.store.changes import INSTANCE, Row
 from forgeyard.store.engine import database_now
@@ -86,11 +87,19 @@ def _move(
         values["failure"] = verdict.reason
     changes.move(connection, INSTANCE, known.row, to, reason=verdict.reason, now=now, **values)
     _learn(connection, known, verdict, now=now)
+    if to is S.TERMINATED and known.row["runner_id"] is not None:
+        connection.execute(_RETIRE, {"own": known.row["runner_id"], "now": now})
     binding = binding_of(known.row)
     if to is S.BOOTSTRAPPING and enrolments.is_there(connection, binding):
         enrolments.seen(connection, binding)
 
 
+_RETIRE: Final = (
+    sa.update(tables.runners)
+    .where(tables.runners.c.runner_id == sa.bindparam("own"))
+    .values(retired_at=sa.bindparam("now"), changed_at=sa.bindparam("now"))
+)
+"""Its row stays, for what it ran names it; nobody is told of it or plans with it any more."""
 _COMING: Final = frozenset({S.PROVISIONING, S.BOOTSTRAPPING, S.ENROLLING})
 
 

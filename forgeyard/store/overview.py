@@ -188,7 +188,9 @@ def scheduler_status(connection: sa.Connection, partition: str) -> SchedulerStat
     of_partition = sa.select(jobs.c.state, sa.func.count().label("total")).where(
         jobs.c.partition == partition, jobs.c.state.not_in([s.value for s in FINAL_JOB_STATES])
     )
-    of_runners = sa.select(runners.c.state, sa.func.count().label("total"))
+    of_runners = sa.select(runners.c.state, sa.func.count().label("total")).where(
+        runners.c.retired_at.is_(None)
+    )
     beat = _first(connection, sa.select(liveness).where(liveness.c.service == "renewal"))
     wake = _first(connection, sa.select(tables.wakes).where(tables.wakes.c.partition == partition))
     return SchedulerStatus(
@@ -312,12 +314,13 @@ def _queue_view(path: str, around: Sequence[Row], groups: Sequence[Row], *, now:
 
 
 def runners(connection: sa.Connection, *, cpu_percent: int = room.PLAIN) -> tuple[RunnerView, ...]:
-    """Show every runner by name, with what it holds."""
+    """Show every runner by name, with what it holds; not those whose machine is no more."""
     table, pools = tables.runners, tables.pools
     placed, held = _placed(connection), device_views.holders(connection)
     query = (
         sa.select(table, pools.c.name.label("pool"))
         .outerjoin(pools, pools.c.pool_id == table.c.pool_id)
+        .where(table.c.retired_at.is_(None))
         .order_by(table.c.name)
     )
     return tuple(

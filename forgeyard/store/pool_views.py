@@ -52,7 +52,8 @@ def pools(connection: sa.Connection) -> tuple[PoolView, ...]:
         .order_by(_pools.c.name)
     )
     members = sa.select(_runners.c.name, _runners.c.pool_id, _runners.c.pool_wish)
-    runners = connection.execute(members.order_by(_runners.c.name)).mappings().all()
+    members = members.where(_runners.c.retired_at.is_(None)).order_by(_runners.c.name)
+    runners = connection.execute(members).mappings().all()
     ordered = sa.select(_windows).order_by(_windows.c.starts_at, _windows.c.window_id)
     windows = [_window(dict(row)) for row in connection.execute(ordered).mappings()]
     return tuple(

@@ -335,10 +335,13 @@ def _job(
 def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[SchedulingRunner, ...]:
     """Read every runner, the absent ones too: a diagnosis tells them from none at all.
 
+    Not those whose machine was taken away: nobody waits for them.
+
     One whose row is damaged gets no work until it registers again, which writes it anew.
     """
     runners = tables.runners
-    rows = connection.execute(sa.select(runners).order_by(runners.c.runner_id)).all()
+    here = sa.select(runners).where(runners.c.retired_at.is_(None))
+    rows = connection.execute(here.order_by(runners.c.runner_id)).all()
     names = [column.name for column in runners.c]
     known: dict[str, Capabilities] = {}
     # A mapping of SQLAlchemy's own would cost as much as all the rest.
@@ -349,10 +352,14 @@ def _runners(connection: sa.Connection, policy: SchedulingPolicy) -> tuple[Sched
 def runner_of(
     row: Row, known: dict[str, Capabilities], policy: SchedulingPolicy
 ) -> SchedulingRunner | None:
-    """Read a runner; `known` spares decoding a report again. Nothing, if its row is damaged.
+    """Read a runner; `known` spares decoding a report again.
+
+    Nothing, if its row is damaged, or its machine is no more.
 
     What is not in its row, such as the state of its pool, is for `stand` to add.
     """
+    if row["retired_at"] is not None:
+        return None
     try:
         return _runner(row, known, policy)
     except (Corrupt, ValueError) as error:

@@ -309,6 +309,7 @@ runners = sa.Table(
     number("freed_at", default=0),  # when a lease of its ended last
     number("distrusted_from", nullable=True),  # what it has left behind since then is not used
     text("distrusted_reason", nullable=True),
+    number("retired_at", nullable=True),  # when the machine of a fleet that it was on had ended
     sa.Index("ix_runners_changed_at", "changed_at"),
     sa.CheckConstraint(
         "reserved_cpu_milli >= 0 AND reserved_memory_bytes >= 0"

@@ -1,6 +1,7 @@
 """Local machines: found again after any crash, ended for good, and with nothing left behind."""
 
 import asyncio
+import fcntl
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from forgeyard.model.capacity import MachineState
 from forgeyard.model.fleet import CapacityClass, IsolationClass, Market, Offering
 from forgeyard.model.units import GIB, Bytes, MilliCpu, Resources
 from forgeyard.store import tables
+from providers import local
 from providers.local import REMEMBERED_MS, START_WITHIN_MS, LocalProvider, Starter
 from tests.fleet.requests import OURS, a_request, sought
 from tests.integration.agent.control import TOKEN, a_control
@@ -419,3 +421,14 @@ async def test_a_machine_with_a_token_enrols_by_itself_and_is_admitted(
         await eventually(is_admitted, within=120)
         await ended(provider, request)
     assert sorted(os.listdir(bench.folder / request.operation_key)) == ["agent.log", "record.json"]
+
+
+def test_a_worker_that_froze_with_the_lock_of_the_host_holds_up_the_others_for_a_while_only(
+    bench: LocalBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local, "LOCK_TRIES", 3)
+    with (bench.folder / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(Unavailable, match=r"has held .*lock for too long"):
+            bench.provider.list_machines(OURS)
+    assert bench.provider.list_machines(OURS).complete

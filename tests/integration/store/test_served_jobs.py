@@ -12,12 +12,23 @@ from forgeyard.model.fleet import CapacityClass, FleetSpec, Lifetime, LifetimeKi
 from forgeyard.model.protocol import Outcome, Report
 from forgeyard.model.runner import RunnerState
 from forgeyard.model.units import Resources
-from forgeyard.store import fleet_tables, fleets, machine_life, machines, runners, tables
-from forgeyard.store.engine import database_now
+from forgeyard.store import (
+    fleet_tables,
+    fleets,
+    machine_life,
+    machines,
+    overview,
+    runners,
+    snapshot,
+    tables,
+)
+from forgeyard.store.engine import database_now, read
 from forgeyard.store.entrance import Entry
 from forgeyard.store.identities import Issued
+from forgeyard.store.runner_cache import RunnerCache
 from forgeyard.store.shares import Intent
 from tests.builders import (
+    PARTITION,
     RNG,
     a_fleet_spec,
     a_job_spec,
@@ -189,13 +200,15 @@ def test_a_job_taken_from_a_machine_that_began_anew_was_its_last(engine: sa.Engi
 def test_of_a_hundred_machines_that_died_in_their_job_nothing_can_come_back(
     engine: sa.Engine,
 ) -> None:
-    """A runner stays on record as what has run, and as nothing else."""
-    desk = Desk(engine)
+    """A runner stays on record as what has run, and as nothing else: nobody plans with it."""
+    desk, remembered = Desk(engine), RunnerCache()
     names = [a_machine(desk, one_job()) for _ in range(100)]
     for name in names:
         _came_up(desk, name)
     desk.submit(*(a_job_spec(f"job-{place}") for place in range(100)))
     assert desk.cycle().granted == 100
+    with read(engine) as connection:
+        assert len(remembered.read(connection, desk.policy)) == 100
     for lease in desk.leases():
         desk.accept(lease)
     instances = fleet_tables.capacity_instances
@@ -209,6 +222,11 @@ def test_of_a_hundred_machines_that_died_in_their_job_nothing_can_come_back(
     known = desk.rows(tables.runners)
     told = {(row["state"], row["session_id"], row["drain_requested"]) for row in known}
     assert told == {(RunnerState.OFFLINE, None, 1)}
+    with read(engine) as connection:
+        assert overview.runners(connection) == ()
+        assert overview.scheduler_status(connection, PARTITION).runners == {}
+        assert snapshot.load(connection, PARTITION, desk.policy).runners == ()
+        assert remembered.read(connection, desk.policy) == ()
 
 
 def _came_up(desk: Desk, name: str) -> None:

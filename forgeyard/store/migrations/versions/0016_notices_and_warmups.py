@@ -1,4 +1,4 @@
-"""When machines that are taken away go, and how warm-ups of new ones went."""
+"""When machines that are taken away go, how warm-ups went, and whose machine is no more."""
 
 from collections.abc import Sequence
 
@@ -17,9 +17,11 @@ def upgrade() -> None:
     for name in ("leaves_at", "warmed_at"):
         op.add_column(TABLE, sa.Column(name, sa.BigInteger(), nullable=True))
     op.add_column(TABLE, sa.Column("warmup", sa.Text(), server_default="", nullable=False))
+    op.add_column("runners", sa.Column("retired_at", sa.BigInteger(), nullable=True))
 
 
 def downgrade() -> None:
     """Take them away again."""
+    op.drop_column("runners", "retired_at")
     for name in ("warmup", "warmed_at", "leaves_at"):
         op.drop_column(TABLE, name)
