@@ -72,8 +72,7 @@ def errors(database: Database, count: int = 20, minutes: int = 15) -> Figures:
     elsewhere = len(scene.story.clouds["one"].made)
     scene.fake.knobs.calls = ""
     began = scene.world.now_ms
-    rest = lambda: set(scene.jobs()) == {"succeeded"} and scene.healthy(count)  # noqa: E731
-    scene.run_until(rest, within=90)
+    scene.run_until(lambda: set(scene.jobs()) == {"succeeded"} and scene.healthy(count), within=90)
     return {
         "machines": count,
         "died meanwhile": count // 2,
@@ -102,7 +101,7 @@ def outage(database: Database, count: int = 20, minutes: int = 15) -> Figures:
         "machines": count,
         "minutes of empty listings": minutes,
         "machines kept": count if kept else scene.states().count("healthy"),
-        "ends asked for": scene.fake.calls["terminate"],
+        "machines ended": _ended(scene),
         "jobs": 4 * count,
         "jobs done meanwhile": done,
         "machines of the other fleet": len(scene.story.clouds["one"].made),

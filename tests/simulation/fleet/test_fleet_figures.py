@@ -42,6 +42,6 @@ def test_a_region_that_lists_nothing_loses_nothing(database: Database) -> None:
     """F22."""
     told = figures.outage(database, 6)
     assert told["machines kept"] == told["machines"]
-    assert told["ends asked for"] == 0
+    assert told["machines ended"] == 0
     assert told["machines of the other fleet"] > 0
     assert told["jobs done meanwhile"] == told["jobs"]
