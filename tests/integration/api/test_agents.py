@@ -241,6 +241,7 @@ async def test_an_empty_poll_returns_in_time(sqlite_house: House) -> None:
         "offers": [],
         "cancel": [],
         "drain": False,
+        "leaving": None,
     }
 
 
