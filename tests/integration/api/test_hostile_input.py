@@ -20,6 +20,7 @@ JSON = {"content-type": "application/json"}
 METHODS = ("get", "head", "post", "put", "patch", "delete")
 WEIGHED_WHOLE = {
     *("Submit.document", "SetPolicy.document", "CheckPolicy.document", "ApplyFleet.document"),
+    "SimulateFleet.document",
 }
 """Documents of their own, bounded by the size of the body and by what compiles them."""
 DEPTHS = (60, 300, 1_000, 5_000, 200_000)
