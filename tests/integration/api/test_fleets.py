@@ -36,7 +36,11 @@ P = Permission
 OPENS: Mapping[Permission, set[str]] = {
     P.FLEET_READ: {
         *("GET /v1/fleets", "GET /v1/fleets:doctor", "GET /v1/fleets/{name}"),
-        *("GET /v1/fleets/{name}/capacity", "GET /v1/fleets/{name}/decisions"),
+        *(
+            "GET /v1/fleets/{name}/analytics",
+            "GET /v1/fleets/{name}/capacity",
+            "GET /v1/fleets/{name}/decisions",
+        ),
         *("GET /v1/fleets/{name}/forecast", "GET /v1/fleets/{name}/reservations"),
         *("GET /v1/fleets/{name}/rollout", "POST /v1/fleets/{name}:simulate"),
         *("GET /v1/instances/{instance_id}", "GET /v1/capacity-demand"),
