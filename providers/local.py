@@ -8,7 +8,7 @@ import fcntl
 import json
 import os
 import signal
-import threading
+import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -438,5 +438,5 @@ def _wait_for(file: IO[bytes]) -> None:
         try:
             return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            threading.Event().wait(LOCK_EVERY_S)
+            time.sleep(LOCK_EVERY_S)
     raise TimeoutError(f"another process has held {file.name} for too long")

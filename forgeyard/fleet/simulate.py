@@ -207,7 +207,7 @@ class _Fields:
         )
 
     def _asked_for(self, view: FleetView, launch: Launch, *, now: int) -> InstanceView:
-        offering = view.spec.offering(launch.offering)
+        offering = view.priced.offering(launch.offering)
         assert offering is not None
         self._made += 1
         return InstanceView(

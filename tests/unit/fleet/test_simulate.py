@@ -72,6 +72,20 @@ def test_what_does_not_fit_waits_for_as_long_as_it_is_played() -> None:
     assert ClampKind.MAXIMUM in kinds(ticks[-1])
 
 
+@pytest.mark.requirement("CST-004")
+def test_machines_cost_what_their_provider_asks_at_present() -> None:
+    """The ceiling of an hour holds over all ticks, by the price that launches are judged by."""
+    one_by_one = a_scaling(up=ScaleUp(per_minute=6, burst=1))
+    dear = {CHEAP.name: 4 * CHEAP.cost}
+    view = a_fleet(
+        offerings=(CHEAP,),
+        scaling=one_by_one,
+        prices=dear,
+        guardrail=Guardrail(hourly=8 * CHEAP.cost),
+    )
+    assert made(played(view, a_demand(wanting(40)))) == [(0, 1), (EVERY, 1)]
+
+
 def test_the_rate_spreads_launches_over_time() -> None:
     slow = a_scaling(up=ScaleUp(per_minute=2, burst=2))
     assert made(played(a_fleet(scaling=slow), a_demand(wanting(20)))) == [
